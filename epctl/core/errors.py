@@ -1,0 +1,17 @@
+"""The one error a command shows: what happened, why, and what to do."""
+
+from __future__ import annotations
+
+
+class EpctlError(Exception):
+    """An error for the user, three lines long. `exit_code`: 2 for bad usage or input, 4 for something that could not be measured."""
+
+    def __init__(self, what: str, why: str, todo: str, *, exit_code: int = 2) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.todo = todo
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"error: {self.what}\n  why: {self.why}\n  do:  {self.todo}"
