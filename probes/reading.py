@@ -56,7 +56,10 @@ def was_cut(raw: bytes) -> bool:
 _ERRORS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("driver_library_mismatch", re.compile(r"driver/library version mismatch", re.I)),
     ("driver_not_loaded", re.compile(r"couldn't communicate with the NVIDIA driver|NVIDIA driver is not loaded", re.I)),
-    ("command_not_found", re.compile(r"command not found|: not found$|No such file or directory: '|is not installed", re.I | re.M)),
+    (
+        "command_not_found",
+        re.compile(r"command not found|: not found$|No such file or directory: '|is not installed", re.I | re.M),
+    ),
     ("gpu_lost", re.compile(r"GPU is lost|Unable to determine the device handle", re.I)),
     ("permission", re.compile(r"permission denied|operation not permitted|are you root", re.I)),
 )

@@ -186,7 +186,9 @@ class RecordedSource:
         return self.recording.targets.get(path, _unrecorded(path))
 
     def document(self, name: str, timeout_s: float = DOCUMENT_TIMEOUT_S) -> Any | Absent:  # noqa: ANN401, ARG002
-        return self.recording.documents.get(name, Absent("not_read", f"what the collector {name} found is not in the recording"))
+        return self.recording.documents.get(
+            name, Absent("not_read", f"what the collector {name} found is not in the recording")
+        )
 
 
 def _unrecorded(path: str) -> Absent:
@@ -195,7 +197,17 @@ def _unrecorded(path: str) -> Absent:
 
 def _tool_path() -> str:
     """PATH with the folders that hold system tools and are often missing for plain users."""
-    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/bin", "/bin", "/opt/amazon/efa/bin", "/usr/local/cuda/bin"))
+    return os.pathsep.join(
+        (
+            os.environ.get("PATH", os.defpath),
+            "/usr/sbin",
+            "/sbin",
+            "/usr/bin",
+            "/bin",
+            "/opt/amazon/efa/bin",
+            "/usr/local/cuda/bin",
+        )
+    )
 
 
 def _head(path: str) -> bytes:
@@ -224,7 +236,13 @@ def _bounded(argv: tuple[str, ...], timeout_s: float, env: dict[str, str]) -> Ou
     """Runs argv without a shell in its own process group; after timeout_s the group is killed."""
     try:
         child = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd="/", start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            cwd="/",
+            start_new_session=True,
         )
     except PermissionError:
         return Absent("permission", f"{argv[0]} may not be run by this user")

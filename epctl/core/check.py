@@ -112,7 +112,7 @@ class Finding(Struct, frozen=True):
 _registry: dict[str, Check] = {}
 
 
-def check(  # noqa: PLR0913
+def check(
     id: str,  # noqa: A002
     *,
     area: str,
@@ -153,7 +153,9 @@ def evaluate(one: Check, context: Context) -> Finding:
     except Unreadable as error:
         return _finding(one, "unknown", (f"could not read {error}",))
     except Exception as error:  # noqa: BLE001 - the doctor never raises
-        return _finding(one, "unknown", (f"the check itself failed ({type(error).__name__}: {error}); please report this",))
+        return _finding(
+            one, "unknown", (f"the check itself failed ({type(error).__name__}: {error}); please report this",)
+        )
 
 
 def _evaluate(one: Check, context: Context) -> Finding:
@@ -167,7 +169,9 @@ def _evaluate(one: Check, context: Context) -> Finding:
         worst = min((entry.severity or one.severity for entry in wrong), key=RANK.__getitem__)
         fixes = list(dict.fromkeys(entry.fix or one.fix for entry in wrong))
         commands = tuple(dict.fromkeys(line for entry in wrong for line in (entry.commands or one.commands)))
-        return _finding(one, "failed", tuple(entry.text for entry in wrong), severity=worst, fix=" ".join(fixes), commands=commands)
+        return _finding(
+            one, "failed", tuple(entry.text for entry in wrong), severity=worst, fix=" ".join(fixes), commands=commands
+        )
     missing = tuple(entry.text for entry in seen if entry.verdict == "unread")
     if missing:
         return _finding(one, "unknown", missing)
@@ -185,7 +189,13 @@ def _collect(seen: Iterable[Seen]) -> Iterator[Seen]:
 
 
 def _finding(
-    one: Check, status: Status, evidence: tuple[str, ...], *, severity: Severity | None = None, fix: str = "", commands: tuple[str, ...] = ()
+    one: Check,
+    status: Status,
+    evidence: tuple[str, ...],
+    *,
+    severity: Severity | None = None,
+    fix: str = "",
+    commands: tuple[str, ...] = (),
 ) -> Finding:
     return Finding(
         id=one.id,

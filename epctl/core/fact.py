@@ -39,7 +39,7 @@ NOT_READ = Absent("not_read")
 NOT_PROBED = Absent("not_probed")
 
 
-class Unreadable(Exception):
+class Unreadable(Exception):  # noqa: N818 - it is a state of a fact, not a mistake
     """Raised by `known` when a fact is absent; the evaluation of checks turns it into `unknown`."""
 
     def __init__(self, what: str, absent: Absent) -> None:

@@ -33,9 +33,11 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the numbers come from."""
     detect: Detect = Detect()
     floors: dict[str, str] = {}
-    """Lowest versions: python, torch, nccl, nvcc, cuda_toolkit, nvshmem, gxx, compute_capability, aws_ofi_nccl, gdrcopy, efa_driver, driver_cuda, …"""
+    """Lowest versions: python, torch, nccl, nvcc, cuda_toolkit, nvshmem, gxx, compute_capability, aws_ofi_nccl, gdrcopy,
+    efa_driver, …"""
     requires: tuple[str, ...] = ()
-    """Features: linux, nvlink, rdma, gin, gin_gdaki, gin_efa_gda, nvidia_smi, ibstat, cxx_format, libdwfl, jit, host_compiler, ibgda, symmetric_memory, engram_get, mlx5, cft, …"""
+    """Features: linux, nvlink, rdma, gin, gin_gdaki, gin_efa_gda, nvidia_smi, ibstat, cxx_format, libdwfl, jit, host_compiler,
+    ibgda, symmetric_memory, engram_get, mlx5, cft, …"""
     forbids: dict[str, str] = {}
     """NAME=value settings (`*`: any value) that rule it out → why."""
     needs_env: dict[str, str] = {}
@@ -60,7 +62,9 @@ def chosen(names: tuple[str, ...]) -> tuple[Profile, ...]:
     known = profiles()
     for name in names:
         if name not in known:
-            raise EpctlError(f"there is no profile {name!r}", f"known profiles: {', '.join(known)}", "give one of these to --profile")
+            raise EpctlError(
+                f"there is no profile {name!r}", f"known profiles: {', '.join(known)}", "give one of these to --profile"
+            )
     return tuple(known[name] for name in names)
 
 

@@ -6,13 +6,12 @@ The file may come from anywhere, so nothing in it is expanded: a document type o
 
 from __future__ import annotations
 
-import math
 import re
 from xml.parsers import expat
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import MAX_BYTES, Problem, Reading, error_of, first_line, was_cut
+from epctl.probes.reading import Problem, Reading, clean, error_of, first_line, was_cut
 
 MAX_DEPTH = 256
 _NVSWITCH_CLASS = "0x0680"
@@ -141,7 +140,7 @@ class _Walk:
         self.stack: list[_Element] = []
         self.gpu: _OpenGpu | None = None
         self.version: int | None = None
-        self.seen_system = False
+        self.closed = False
         self.cpus: list[Cpu] = []
         self.gpus: list[Gpu] = []
         self.nets: list[Net] = []
@@ -170,6 +169,7 @@ class _Walk:
 
     def end(self, tag: str) -> None:
         element = self.stack.pop()
+        self.closed = not self.stack
         if tag == "gpu" and self.gpu is not None:
             self.gpus.append(self._gpu(self.gpu))
             self.gpu = None
@@ -258,7 +258,7 @@ class _Walk:
         hashes = {cpu.host_hash for cpu in self.cpus if cpu.host_hash}
         return Facts(
             system_version=self.version,
-            n_hosts=max(1, len(hashes)),
+            n_hosts=max(1, len(hashes)) if self.cpus else None,
             cpus=self.cpus,
             gpus=self.gpus,
             nets=self.nets,
@@ -270,3 +270,46 @@ class _Walk:
 
 def _refuse(*_: object) -> None:
     raise _Refused("document type or entity declaration")
+
+
+def _parse(text: str) -> tuple[_Walk, str]:
+    """What was met, and what stopped the parser ("" at a whole document)."""
+    walk = _Walk()
+    parser = expat.ParserCreate("utf-8")
+    parser.StartElementHandler = walk.start
+    parser.EndElementHandler = walk.end
+    parser.StartDoctypeDeclHandler = _refuse
+    parser.EntityDeclHandler = _refuse
+    try:
+        parser.Parse(text.encode("utf-8", "replace"), True)
+    except (expat.ExpatError, _Refused) as stopped:
+        return walk, str(stopped) or "unreadable"
+    return walk, ""
+
+
+def _malformed(message: str) -> Reading[Facts]:
+    return Reading("error", Facts(), error={"kind": "malformed_xml", "message": message[:200]})
+
+
+def read(raw: bytes) -> Reading[Facts]:
+    """Whole documents only: a cut one is an error, for the elements that miss would read as hardware that misses.
+    Text in front of or behind a whole document is reported as a problem."""
+    text = clean(raw)
+    if not text.strip():
+        return Reading("empty", Facts())
+    if was_cut(raw):
+        return _malformed("longer than any topology file")
+    start = min((at for mark in ("<?xml", "<!", "<system") if (at := text.find(mark)) >= 0), default=-1)
+    if start < 0:
+        return Reading("error", Facts(), error=error_of(text) or {"kind": "unparsable", "message": first_line(text)})
+    walk, stopped = _parse(text[start:])
+    if stopped and not walk.closed:
+        return _malformed(stopped)
+    problems = []
+    if text[:start].strip():
+        problems.append(Problem("unparsable", "in front of the document", first_line(text)))
+    if stopped:
+        problems.append(Problem("unparsable", "behind </system>", stopped))
+    if not walk.cpus:
+        problems.append(Problem("no_devices", "system"))
+    return Reading("partial" if problems else "ok", walk.facts(), problems=tuple(problems))

@@ -65,9 +65,15 @@ def decode(raw: bytes, name: str) -> Snapshot:
     try:
         head = msgspec.json.decode(raw, type=_Head)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise EpctlError(f"{name} is not a snapshot", f"its JSON could not be read: {error}", "make one with `epctl capture -o FILE`") from None
+        raise EpctlError(
+            f"{name} is not a snapshot", f"its JSON could not be read: {error}", "make one with `epctl capture -o FILE`"
+        ) from None
     if head.schema.name != SCHEMA_NAME:
-        raise EpctlError(f"{name} is not a snapshot", f"its schema is {head.schema.name!r}, expected {SCHEMA_NAME!r}", "give the file that `epctl capture` wrote")
+        raise EpctlError(
+            f"{name} is not a snapshot",
+            f"its schema is {head.schema.name!r}, expected {SCHEMA_NAME!r}",
+            "give the file that `epctl capture` wrote",
+        )
     if head.schema.version > SCHEMA_VERSION:
         raise EpctlError(
             f"{name} is of a newer epctl",

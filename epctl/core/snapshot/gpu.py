@@ -128,7 +128,8 @@ class Xid(Struct, frozen=True):
 
 
 class LogLine(Struct, frozen=True):
-    """One line of the kernel log that a check may want: `topic` is nvlink_rxdet | peermem | peermem_symbol | mlx5_module_hot | mlx5_resource | oom | nvidia."""
+    """One line of the kernel log that a check may want. `topic`: nvlink_rxdet, peermem, peermem_symbol, mlx5_module_hot,
+    mlx5_resource, oom or nvidia."""
 
     topic: str
     line: str

@@ -1,0 +1,160 @@
+"""Views of RDMA devices: which ones EP traffic uses, how fast they are, what they are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from epctl.core.context import Context
+from epctl.core.fact import Fact, known, value_or
+from epctl.core.snapshot import Snapshot
+from epctl.core.snapshot.rdma import Gid, NetDev, Port, RdmaDevice
+
+
+class Nic(Struct, frozen=True):
+    """One port of one RDMA device."""
+
+    device: RdmaDevice
+    port: Port
+
+    @property
+    def label(self) -> str:
+        """mlx5_0, or mlx5_0/2 for a port other than the first."""
+        return self.device.name if self.port.port == 1 else f"{self.device.name}/{self.port.port}"
+
+    @property
+    def active(self) -> bool:
+        """State ACTIVE."""
+        return self.port.state == "ACTIVE"
+
+    @property
+    def is_efa(self) -> bool:
+        """Driven by AWS's efa module."""
+        return self.device.driver == "efa"
+
+    @property
+    def is_roce(self) -> bool:
+        """RDMA over Ethernet."""
+        return self.port.link_layer == "Ethernet"
+
+    @property
+    def is_ib(self) -> bool:
+        """InfiniBand."""
+        return self.port.link_layer == "InfiniBand"
+
+
+def devices(node: Snapshot) -> tuple[RdmaDevice, ...]:
+    """RDMA devices; raises Unreadable when /sys/class/infiniband could not be read."""
+    return known(node.rdma.devices, "RDMA devices (/sys/class/infiniband)")
+
+
+def ports(node: Snapshot) -> tuple[Nic, ...]:
+    """Every port of every device; raises Unreadable."""
+    return tuple(Nic(device, port) for device in devices(node) for port in known(device.ports, f"{device.name} ports"))
+
+
+def hca_filter(spec: str, device: str, port: int) -> bool:
+    """Does NCCL_IB_HCA=`spec` let this port through? `^` excludes, `=` asks for the exact name, else a prefix; `name:port`
+    narrows to a port (NCCL user guide, NCCL_IB_HCA)."""
+    exclude = spec.startswith("^")
+    spec = spec[1:] if exclude else spec
+    exact = spec.startswith("=")
+    spec = spec[1:] if exact else spec
+    hit = False
+    for entry in filter(None, (part.strip() for part in spec.split(","))):
+        name, _, wanted = entry.partition(":")
+        same = device == name if exact else device.startswith(name)
+        hit = hit or (same and (not wanted or wanted == str(port)))
+    return hit != exclude
+
+
+def selected(context: Context) -> tuple[Nic, ...]:
+    """Ports that NCCL would use: all, or those that NCCL_IB_HCA lets through. Whether they are active is for the caller to look at."""
+    spec = context.env.get("NCCL_IB_HCA", "")
+    every = ports(context.node)
+    return tuple(nic for nic in every if hca_filter(spec, nic.device.name, nic.port.port)) if spec else every
+
+
+def fabric(context: Context) -> tuple[Nic, ...]:
+    """Ports that carry EP traffic: those selected by NCCL_IB_HCA when it is set; else the selected ports of the rate that
+    most GPUs' worth of traffic can use, that is, ports at least half as fast as the fastest one, whatever their state.
+
+    A front-end or storage card (25G … 100G beside 400G) thereby stays out, a degraded fabric card (half rate) stays in.
+    """
+    chosen = selected(context)
+    if context.env.get("NCCL_IB_HCA"):
+        return chosen
+    rates = [rate for nic in chosen if (rate := value_or(nominal_gbps(nic, context.node), 0.0))]
+    if not rates:
+        return chosen
+    fastest = max(rates)
+    majority = [
+        nic for nic in chosen if value_or(nominal_gbps(nic, context.node), 0.0) * 2 >= fastest or not nic.active
+    ]
+    kinds = {nic.device.driver for nic in majority if nic.active}
+    return tuple(nic for nic in majority if nic.device.driver in kinds or nic.active)
+
+
+def netdevs(nic: Nic, node: Snapshot) -> tuple[NetDev, ...]:
+    """Network interfaces of a device that are in this namespace."""
+    names = value_or(nic.device.netdevs, ())
+    return tuple(entry for entry in value_or(node.rdma.netdevs, ()) if entry.name in names)
+
+
+def is_bond(nic: Nic, node: Snapshot) -> bool:
+    """Several physical ports behind one RDMA device: by its name, its LAG ports, or an interface of kind bond."""
+    lag = value_or(nic.device.num_lag_ports, 1)
+    return "bond" in nic.device.name or lag > 1 or any(entry.kind == "bond" for entry in netdevs(nic, node))
+
+
+def nominal_gbps(nic: Nic, node: Snapshot) -> Fact[float]:
+    """Gb/s of the port. The verbs rate of a bond is that of one member; then the interface's speed (all members) counts."""
+    rate = nic.port.rate_gbps
+    speeds = [speed / 1000 for entry in netdevs(nic, node) if (speed := value_or(entry.speed_mbps, 0)) > 0]
+    if is_bond(nic, node) and speeds:
+        return max([*speeds, value_or(rate, 0.0)])
+    return rate
+
+
+def gid_kind(gid: str) -> Literal["zero", "link_local", "ipv4", "global"]:
+    """What address a GID holds."""
+    digits = gid.replace(":", "").lower()
+    if not digits.strip("0"):
+        return "zero"
+    if digits.startswith("fe8"):
+        return "link_local"
+    if digits.startswith("00000000000000000000ffff"):
+        return "ipv4"
+    return "global"
+
+
+def gids(nic: Nic) -> tuple[Gid, ...]:
+    """GID table without empty entries; raises Unreadable."""
+    return known(nic.port.gids, f"{nic.label} GIDs")
+
+
+Atomics = Literal["fast", "plain", "none"]
+
+_FAST_FROM = 4131
+"""MT4131 is ConnectX-8; higher numbers of this series are newer (NVIDIA's device ids; DeepEP tests for MT4131 alone)."""
+
+
+def connectx(device: RdmaDevice) -> int | None:
+    """Number behind MT of a ConnectX adapter: 4129 ConnectX-7, 4131 ConnectX-8; None for BlueField DPUs and other vendors."""
+    kind = value_or(device.ca_type, "")
+    digits = kind[2:]
+    return int(digits) if kind.startswith("MT") and digits.isascii() and digits.isdigit() and len(digits) <= 6 else None
+
+
+def atomics(device: RdmaDevice) -> Fact[Atomics]:
+    """RDMA atomics of one device, from its atomic capability and its type. PCI_ATOMIC_MODE 4 makes an older ConnectX no faster
+    than plain, but it is what DeepEP asks to be set; see the checks of area `atomics`."""
+    if device.atomic_cap == "ATOMIC_NONE":
+        return "none"
+    number = connectx(device)
+    if number is not None and number >= _FAST_FROM and number < 41600:
+        return "fast"
+    if isinstance(device.atomic_cap, str):
+        return "plain"
+    return "plain" if number is not None else device.atomic_cap

@@ -1,0 +1,96 @@
+"""What the readers of plain listings share: the damage seen on the way, and the verdict at the end."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+from epctl.probes.reading import Problem, Reading, Status, clean, error_of, first_line, was_cut
+
+F = TypeVar("F")
+
+_LOOKED_AT = 1000
+"""Lines that belong to no listing are looked at up to this number: garbage costs no more than that."""
+_LINE_CHARS = 200
+
+_ERRORS = re.compile(
+    r"(?P<driver_library_mismatch>driver/library version mismatch)"
+    r"|(?P<driver_not_loaded>couldn't communicate with the NVIDIA driver|driver not loaded|driver is not loaded)"
+    r"|(?P<command_not_found>command not found|: not found$|is not installed)"
+    r"|(?P<library_missing>error while loading shared libraries|cannot open shared object file|library not found)"
+    r"|(?P<gpu_lost>GPU is lost|unable to determine the device handle|fallen off the bus)"
+    r"|(?P<permission>permission denied|operation not permitted|are you root|insufficient permissions|not permitted)"
+    r"|(?P<gpu_access_blocked>access blocked by the operating system)"
+    r"|(?P<device_open_failed>failed to open (?:the )?device|cannot open (?:the )?device)"
+    r"|(?P<no_devices>no devices? (?:were |was )?found|no data available)"
+    r"|(?P<timeout>timed out|timeout)"
+    r"|(?P<crashed>segmentation fault|core dumped|bus error|^killed$)"
+    r"|(?P<usage>invalid combination of input arguments|unrecognized (?:option|argument)|invalid option"
+    r"|option .{1,60} is not recognized|^usage:)"
+    r"|(?P<unsupported>not supported|unsupported)"
+    r"|(?P<nvml_failed>failed to initialize NVML)"
+    r"|(?P<failed>^-E-|^error\b|\bfailed\b|^unable to)",
+    re.IGNORECASE,
+)
+_SHELL = re.compile(r"(?:\$|#|>|%|```|~~~|\[\S{1,80}@|\S{1,80}@\S{1,80}[:~])", re.ASCII)
+
+
+def error_kind(line: str) -> str | None:
+    """The kind of error that a line states, None when it states none that is known."""
+    found = _ERRORS.search(line[:1000].strip())
+    return found.lastgroup if found else None
+
+
+class Damage:
+    """Problems of one text: one per kind and place, each with the first line that shows it."""
+
+    def __init__(self) -> None:
+        self._problems: dict[tuple[str, str], Problem] = {}
+        self._foreign = 0
+
+    def add(self, kind: str, where: str = "", line: str = "") -> None:
+        self._problems.setdefault((kind, where), Problem(kind, where, line.strip()[:_LINE_CHARS]))
+
+    def foreign(self, line: str, where: str = "") -> None:
+        """Notes a line that the tool does not print: an error, or text that cannot be read. What a shell puts around a
+        command (prompt, fence) is no damage."""
+        self._foreign += 1
+        if self._foreign > _LOOKED_AT:
+            return
+        text = line.strip()
+        if not text or _SHELL.match(text):
+            return
+        self.add(error_kind(text) or "unparsable", where, text)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(self._problems.values())
+
+
+def listing_text(raw: bytes) -> str:
+    """`raw` as text, without the marks that an undecodable byte-order mark leaves in front."""
+    return clean(raw).lstrip("\ufffd\ufeff")
+
+
+def conclude(raw: bytes, text: str, facts: F, nothing: F, damage: Damage) -> Reading[F]:
+    """The reading of a listing. `facts` is `nothing` (the same object) when no line of the tool was seen."""
+    if not text.strip():
+        blank = b"\0" not in raw
+        return Reading("empty", nothing) if blank else Reading("error", nothing, {"kind": "unparsable", "message": ""})
+    if facts is nothing:
+        return Reading("error", nothing, _error(text))
+    if was_cut(raw):
+        damage.add("truncated", "end of the input")
+    status: Status = "partial" if damage.problems else "ok"
+    return Reading(status, facts, None, damage.problems)
+
+
+def _error(text: str) -> dict[str, Any]:
+    known = error_of(text)
+    if known is not None:
+        return known
+    for line in text[:4096].split("\n"):
+        kind = error_kind(line)
+        if kind is not None:
+            return {"kind": kind, "message": line.strip()[:_LINE_CHARS]}
+    return {"kind": "unparsable", "message": first_line(text[:4096])}
