@@ -13,32 +13,37 @@ _LOOKED_AT = 1000
 """Lines that belong to no listing are looked at up to this number: garbage costs no more than that."""
 _LINE_CHARS = 200
 
-_ERRORS = re.compile(
-    r"(?P<driver_library_mismatch>driver/library version mismatch)"
-    r"|(?P<driver_not_loaded>couldn't communicate with the NVIDIA driver|driver not loaded|driver is not loaded)"
-    r"|(?P<command_not_found>command not found|: not found$|is not installed)"
-    r"|(?P<library_missing>error while loading shared libraries|cannot open shared object file|library not found)"
-    r"|(?P<gpu_lost>GPU is lost|unable to determine the device handle|fallen off the bus)"
-    r"|(?P<permission>permission denied|operation not permitted|are you root|insufficient permissions|not permitted)"
-    r"|(?P<gpu_access_blocked>access blocked by the operating system)"
-    r"|(?P<device_open_failed>failed to open (?:the )?device|cannot open (?:the )?device)"
-    r"|(?P<no_devices>no devices? (?:were |was )?found|no data available)"
-    r"|(?P<timeout>timed out|timeout)"
-    r"|(?P<crashed>segmentation fault|core dumped|bus error|^killed$)"
-    r"|(?P<usage>invalid combination of input arguments|unrecognized (?:option|argument)|invalid option"
-    r"|option .{1,60} is not recognized|^usage:)"
-    r"|(?P<unsupported>not supported|unsupported)"
-    r"|(?P<nvml_failed>failed to initialize NVML)"
-    r"|(?P<failed>^-E-|^error\b|\bfailed\b|^unable to)",
-    re.IGNORECASE,
+_ERRORS = (
+    re.compile(
+        r"(?P<driver_library_mismatch>driver/library version mismatch)"
+        r"|(?P<driver_not_loaded>couldn't communicate with the NVIDIA driver|driver (?:is )?not loaded)"
+        r"|(?P<command_not_found>command not found|: not found$|is not installed)"
+        r"|(?P<library_missing>error while loading shared libraries|cannot open shared object file)"
+        r"|(?P<gpu_lost>GPU is lost|unable to determine the device handle|fallen off the bus)"
+        r"|(?P<gpu_access_blocked>access blocked by the operating system)"
+        r"|(?P<permission>permission denied|not permitted|are you root|insufficient permissions)"
+        r"|(?P<device_open_failed>(?:failed to|cannot|can't) open (?:the )?device)"
+        r"|(?P<no_devices>no devices? (?:were |was )?found|no data available)"
+        r"|(?P<crashed>segmentation fault|core dumped|bus error|^killed$)"
+        r"|(?P<usage>invalid combination of input arguments|unrecognized (?:option|argument)|invalid option"
+        r"|^usage:)",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"(?P<nvml_failed>failed to initialize NVML)|(?P<timeout>timed out|timeout)"
+        r"|(?P<unsupported>not supported|unsupported)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(?P<failed>^-E-|^error\b|\bfailed\b|^unable to)", re.IGNORECASE),
 )
+"""From the cause that a message names to the mere fact that something went wrong."""
 _SHELL = re.compile(r"(?:\$|#|>|%|```|~~~|\[\S{1,80}@|\S{1,80}@\S{1,80}[:~])", re.ASCII)
 
 
 def error_kind(line: str) -> str | None:
     """The kind of error that a line states, None when it states none that is known."""
-    found = _ERRORS.search(line[:1000].strip())
-    return found.lastgroup if found else None
+    text = line[:1000].strip()
+    return next((found.lastgroup for pattern in _ERRORS if (found := pattern.search(text)) is not None), None)
 
 
 class Damage:
@@ -50,6 +55,9 @@ class Damage:
 
     def add(self, kind: str, where: str = "", line: str = "") -> None:
         self._problems.setdefault((kind, where), Problem(kind, where, line.strip()[:_LINE_CHARS]))
+
+    def has(self, where: str) -> bool:
+        return any(place == where for _, place in self._problems)
 
     def foreign(self, line: str, where: str = "") -> None:
         """Notes a line that the tool does not print: an error, or text that cannot be read. What a shell puts around a

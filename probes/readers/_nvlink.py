@@ -43,6 +43,11 @@ class GpuText:
     def where(self) -> str:
         return "links without a GPU" if self.index is None else f"GPU {self.index}"
 
+    @property
+    def says_something(self) -> bool:
+        """True without any link, too: a header, or a message."""
+        return self.index is not None or self.condition is not None
+
     def link_where(self, number: int) -> str:
         return f"{self.where} Link {number}"
 

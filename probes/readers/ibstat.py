@@ -219,7 +219,9 @@ def _devices(listing: _Listing) -> list[Device]:
         if "n_ports" in values:
             values["n_ports"] = ib.integer(values["n_ports"])
             if values["n_ports"] is None:
-                listing.problems.append(Problem("unparsable", block.name, f"Number of ports: {block.fields['n_ports']}"))
+                listing.problems.append(
+                    Problem("unparsable", block.name, f"Number of ports: {block.fields['n_ports']}")
+                )
         ports = list({port.number: _port(port, block.name, listing.problems) for port in block.ports}.values())
         devices.append(Device(name=block.name, node_type=block.node_type, ports=ports, **values))
     return devices

@@ -6,9 +6,9 @@ import re
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import Reading
 from epctl.probes.readers._listing import Damage, conclude, listing_text
 from epctl.probes.readers._nvlink import GpuText, gpu_texts, mark_cut, mark_gaps
+from epctl.probes.reading import Reading
 
 _KEYS = {
     "p2p": "p2p",
@@ -18,7 +18,9 @@ _KEYS = {
     "sli": "sli",
     "link": "link_supported",
 }
-_SUPPORTED = re.compile(r"(.{1,80}?)(?: is| are)?(?: supported)?\s{0,8}:\s{0,8}(true|false|yes|no|N/A)\Z", re.IGNORECASE)
+_SUPPORTED = re.compile(
+    r"(.{1,80}?)(?: is| are)?(?: supported)?\s{0,8}:\s{0,8}(true|false|yes|no|N/A)\Z", re.IGNORECASE
+)
 _NOT_A_WORD = re.compile(r"[^a-z0-9]+")
 _VALUES = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -32,7 +34,7 @@ class Gpu(Struct, frozen=True):
     """`all_inactive` or `unsupported` where a message stands in place of the links."""
     links_listed: int
     links: dict[int, dict[str, bool | None]] = field(default_factory=dict)
-    """Link number → `p2p`, `sysmem_access`, `p2p_atomics`, `sysmem_atomics`, `sli`, `link_supported`, as far as listed."""
+    """Link number → `p2p`, `sysmem_access`, `p2p_atomics`, `sysmem_atomics`, `sli`, `link_supported`, where listed."""
     complete: bool = True
     """False when the text is cut inside this GPU."""
 
@@ -51,7 +53,7 @@ def read(raw: bytes) -> Reading[Facts]:
     gpus = [
         Gpu(gpu.index, gpu.name, gpu.uuid, gpu.condition, len(each), each, complete=not gpu.cut)
         for gpu, each in zip(texts, links, strict=True)
-        if each or gpu.index is not None or gpu.condition
+        if each or gpu.says_something
     ]
     return conclude(raw, text, Facts(gpus) if gpus else nothing, nothing, damage)
 

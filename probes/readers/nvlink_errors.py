@@ -7,9 +7,9 @@ import re
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import Reading
 from epctl.probes.readers._listing import Damage, conclude, listing_text
 from epctl.probes.readers._nvlink import GpuText, gpu_texts, mark_cut, mark_gaps
+from epctl.probes.reading import Reading
 
 Value = int | str | None
 
@@ -61,11 +61,7 @@ def read(raw: bytes) -> Reading[Facts]:
     mark_gaps(texts, links, damage)
     if texts and texts[-1].cut and not text.endswith("\n"):
         _drop_last(texts[-1], links[-1])
-    gpus = [
-        _gpu(gpu, each)
-        for gpu, each in zip(texts, links, strict=True)
-        if each or gpu.index is not None or gpu.condition
-    ]
+    gpus = [_gpu(gpu, each) for gpu, each in zip(texts, links, strict=True) if each or gpu.says_something]
     return conclude(raw, text, Facts(_style(gpus), gpus) if gpus else nothing, nothing, damage)
 
 

@@ -7,9 +7,9 @@ import re
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import Reading
 from epctl.probes.readers._listing import Damage, conclude, listing_text
 from epctl.probes.readers._nvlink import GpuText, gpu_texts, mark_cut
+from epctl.probes.reading import Reading
 
 _RATE = re.compile(r"(\d{1,9}(?:[.,]\d{1,9})?)\s{0,8}GB/s\Z", re.ASCII | re.IGNORECASE)
 _INACTIVE = re.compile(r"<[^<>]{1,40}>\Z|(?:inactive|disabled|down|off|N/A)\Z", re.IGNORECASE)
@@ -44,8 +44,8 @@ def read(raw: bytes) -> Reading[Facts]:
     text, damage, nothing = listing_text(raw), Damage(), Facts()
     texts = gpu_texts(text, damage)
     links = [_links(gpu, damage, gpu is texts[-1]) for gpu in texts]
-    mark_cut(texts, [{number: ("rate",) for number in each} for each in links], damage)
-    gpus = [_gpu(gpu, each) for gpu, each in zip(texts, links, strict=True) if each or gpu.index is not None or gpu.condition]
+    mark_cut(texts, [dict.fromkeys((link.number for link in gpu.links), ("rate",)) for gpu in texts], damage)
+    gpus = [_gpu(gpu, each) for gpu, each in zip(texts, links, strict=True) if each or gpu.says_something]
     mig = {gpu.index: gpu.mig_devices for gpu in texts if gpu.mig_devices and gpu.index is not None}
     return conclude(raw, text, Facts(gpus, mig) if gpus else nothing, nothing, damage)
 

@@ -62,9 +62,15 @@ _PHYS_STATES = frozenset(
 _ERRORS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("no_such_device", re.compile(r"wrong device name|no such device", re.IGNORECASE)),
     ("module_not_loaded", re.compile(r"failed to open NETLINK_RDMA socket|protocol not supported", re.IGNORECASE)),
-    ("unsupported", re.compile(r"object \"[^\"\n]{0,64}\" is unknown|unknown (?:command|parameter|option)", re.IGNORECASE)),
+    (
+        "unsupported",
+        re.compile(r"object \"[^\"\n]{0,64}\" is unknown|unknown (?:command|parameter|option)", re.IGNORECASE),
+    ),
     ("permission", re.compile(r"operation not permitted|permission denied", re.IGNORECASE)),
-    ("tool_failed", re.compile(r"(?:kernel answers|netlink answers|rdma: error|^error):", re.IGNORECASE | re.MULTILINE)),
+    (
+        "tool_failed",
+        re.compile(r"(?:kernel answers|netlink answers|rdma: error|^error):", re.IGNORECASE | re.MULTILINE),
+    ),
 )
 
 
@@ -89,7 +95,11 @@ def _attributes(words: list[str]) -> dict[str, str]:
 def _split_head(line: str) -> tuple[str, int, list[str]] | None:
     """Device, port and further words of the first line of a link, None for any other line."""
     words = line.split()
-    if len(words) > 1 and (words[0] == "link" or _OLD_INDEX.fullmatch(words[0])) and (name := _NAME.fullmatch(words[1])):
+    if (
+        len(words) > 1
+        and (words[0] == "link" or _OLD_INDEX.fullmatch(words[0]))
+        and (name := _NAME.fullmatch(words[1]))
+    ):
         return name.group(1), int(name.group(2)), words[2:]
     return None
 

@@ -77,23 +77,25 @@ def selected(context: Context) -> tuple[Nic, ...]:
 
 
 def fabric(context: Context) -> tuple[Nic, ...]:
-    """Ports that carry EP traffic: those selected by NCCL_IB_HCA when it is set; else the selected ports of the rate that
-    most GPUs' worth of traffic can use, that is, ports at least half as fast as the fastest one, whatever their state.
+    """Ports that carry EP traffic: those selected by NCCL_IB_HCA when it is set; else active ports at least half as fast as
+    the fastest one, and ports of the same kind (driver, card type, link layer) that are not active.
 
     A front-end or storage card (25G … 100G beside 400G) thereby stays out, a degraded fabric card (half rate) stays in.
     """
     chosen = selected(context)
     if context.env.get("NCCL_IB_HCA"):
         return chosen
-    rates = [rate for nic in chosen if (rate := value_or(nominal_gbps(nic, context.node), 0.0))]
-    if not rates:
+    rates = {nic.label: value_or(nominal_gbps(nic, context.node), 0.0) for nic in chosen if nic.active}
+    if not any(rates.values()):
         return chosen
-    fastest = max(rates)
-    majority = [
-        nic for nic in chosen if value_or(nominal_gbps(nic, context.node), 0.0) * 2 >= fastest or not nic.active
-    ]
-    kinds = {nic.device.driver for nic in majority if nic.active}
-    return tuple(nic for nic in majority if nic.device.driver in kinds or nic.active)
+    carrying = {label for label, rate in rates.items() if rate * 2 >= max(rates.values())}
+    kinds = {_kind(nic) for nic in chosen if nic.label in carrying}
+    return tuple(nic for nic in chosen if nic.label in carrying or (not nic.active and _kind(nic) in kinds))
+
+
+def _kind(nic: Nic) -> tuple[object, object, object]:
+    """Ports of one kind belong together: a card that is down is missed only where its sisters carry traffic."""
+    return nic.device.driver, value_or(nic.device.ca_type, ""), nic.port.link_layer
 
 
 def netdevs(nic: Nic, node: Snapshot) -> tuple[NetDev, ...]:
