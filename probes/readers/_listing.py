@@ -49,15 +49,24 @@ def error_kind(line: str) -> str | None:
 class Damage:
     """Problems of one text: one per kind and place, each with the first line that shows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "") -> None:
         self._problems: dict[tuple[str, str], Problem] = {}
+        self._places: set[str] = set()
+        self._cut = False
+        self._torn = ""
+        self._open_end = "" if text.endswith("\n") else text.rpartition("\n")[2]
         self._foreign = 0
 
     def add(self, kind: str, where: str = "", line: str = "") -> None:
+        if kind == "truncated":
+            if self._cut:  # a text ends once: what is missing behind that place is no further damage
+                return
+            self._cut = True
+        self._places.add(where)
         self._problems.setdefault((kind, where), Problem(kind, where, line.strip()[:_LINE_CHARS]))
 
     def has(self, where: str) -> bool:
-        return any(place == where for _, place in self._problems)
+        return where in self._places
 
     def foreign(self, line: str, where: str = "") -> None:
         """Notes a line that the tool does not print: an error, or text that cannot be read. What a shell puts around a
@@ -68,7 +77,16 @@ class Damage:
         text = line.strip()
         if not text or _SHELL.match(text):
             return
-        self.add(error_kind(text) or "unparsable", where, text)
+        kind = error_kind(text)
+        if kind is None and self._open_end and line == self._open_end:
+            self._torn = text
+        else:
+            self.add(kind or "unparsable", where, text)
+
+    def close(self, cut: bool) -> None:
+        """Notes that the text ends inside a line, or that the input was longer than what was read."""
+        if self._torn or cut:
+            self.add("truncated", "end of the text", self._torn)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -87,8 +105,7 @@ def conclude(raw: bytes, text: str, facts: F, nothing: F, damage: Damage) -> Rea
         return Reading("empty", nothing) if blank else Reading("error", nothing, {"kind": "unparsable", "message": ""})
     if facts is nothing:
         return Reading("error", nothing, _error(text))
-    if was_cut(raw):
-        damage.add("truncated", "end of the input")
+    damage.close(was_cut(raw))
     status: Status = "partial" if damage.problems else "ok"
     return Reading(status, facts, None, damage.problems)
 

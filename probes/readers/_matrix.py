@@ -24,6 +24,8 @@ class Header:
     tail: list[str]
     """Columns behind the matrix, `cpu`, `numa` and `id`, in the order of the text."""
     line: str
+    known: frozenset[str]
+    """The labels, to look one up."""
 
 
 @dataclass
@@ -39,7 +41,6 @@ class Row:
 class Matrix:
     header: Header | None
     rows: dict[str, Row] = field(default_factory=dict)
-    repeated: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -58,8 +59,10 @@ def header_of(line: str) -> Header | None:
         return None
     if not tails and not all(NUMBERED.match(label) or "_" in label or label[-1].isdigit() for label in labels):
         return None
+    if not tails and len(labels) == 1 and not line[:1].isspace():
+        return None  # the beginning of a row
     kinds = [found[0].split()[0].lower() for found in tails]
-    return Header(labels, ["id" if kind == "gpu" else kind for kind in kinds], line)
+    return Header(labels, ["id" if kind == "gpu" else kind for kind in kinds], line, frozenset(labels))
 
 
 def is_level(word: str) -> bool:

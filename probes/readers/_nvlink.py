@@ -131,7 +131,9 @@ def _once(blocks: list[GpuText], damage: Damage) -> list[GpuText]:
         if not first.links and first.condition is None:
             kept[key] = gpu
         elif gpu.links or gpu.condition:
-            same = [link.text for link in first.links] == [link.text for link in gpu.links]
+            same = len(first.links) == len(gpu.links) and all(
+                a.text == b.text for a, b in zip(first.links, gpu.links, strict=True)
+            )
             if not same or first.condition != gpu.condition:
                 damage.add("repeated_listing", gpu.where, gpu.header)
             kept[key] = gpu if len(gpu.links) >= len(first.links) else first

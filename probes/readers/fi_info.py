@@ -51,7 +51,8 @@ class Facts(Struct, frozen=True):
 
 def read(raw: bytes) -> Reading[Facts]:
     """What `fi_info -p efa` says."""
-    text, damage, nothing = listing_text(raw), Damage(), Facts()
+    text = listing_text(raw)
+    damage, nothing = Damage(text), Facts()
     blocks, code = _blocks(text, damage)
     if not blocks and code is not None:
         kind = _CODES.get(abs(code[0]), "fi_getinfo_failed")

@@ -72,7 +72,8 @@ class Facts(Struct, frozen=True):
 _START = re.compile(r"# *Initiated from node (?:0x)?([0-9a-f]{1,16}) port (?:0x)?([0-9a-f]{1,16})", re.ASCII | re.I)
 _NODE = re.compile(r'(Switch|Ca|Rt)\s+(\d{1,4})\s+"[SHR]-([0-9a-f]{1,16})"(.*)', re.ASCII | re.I)
 _LINK = re.compile(
-    r'\[(\d{1,4})\](?:\[[^\]]{0,40}\])?(?:\([0-9a-f]{1,16}\))?\s*"([SHR])-([0-9a-f]{1,16})"\[(\d{1,4})\](.*)', re.ASCII | re.I
+    r'\[(\d{1,4})\](?:\[[^\]]{0,40}\])?(?:\([0-9a-f]{1,16}\))?\s*"([SHR])-([0-9a-f]{1,16})"\[(\d{1,4})\](.*)',
+    re.ASCII | re.I,
 )
 _LID = re.compile(r"\blid (\d{1,6})\b", re.ASCII)
 _RATE = re.compile(r"\b(\d{1,3})x([A-Z0-9?]{2,6})\b", re.ASCII)
@@ -147,9 +148,9 @@ class _Walk:
     def take(self, line: str) -> None:
         if line.startswith("["):
             link = _link(line)
-            if link is None:
+            if link is None or self.current is None:
                 self.unread = self.unread or line[:200]
-            elif self.current is not None:
+            else:
                 self.current.links.append(link)
         elif node := _node(line):
             self.nodes[node.guid] = self.current = node

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import Problem, Reading, clean
 from epctl.probes.readers import _infiniband as ib
+from epctl.probes.reading import Reading, clean
 
 
 class Port(Struct, frozen=True):
@@ -112,7 +112,7 @@ class _Listing:
     def __init__(self) -> None:
         self.devices: list[_DeviceBlock] = []
         self.port: _PortBlock | None = None
-        self.problems: list[Problem] = []
+        self.problems = ib.Problems()
         self.cut_front = False
 
     def where(self) -> str:
@@ -123,17 +123,17 @@ class _Listing:
 
     def take(self, line: str) -> None:
         stripped = line.strip()
-        if header := _HEADER.match(stripped[:200]):
+        if stripped.endswith("'") and (header := _HEADER.match(stripped[:200])):
             self.devices.append(_DeviceBlock(header.group(2), header.group(1)))
             self.port = None
         elif stripped.startswith("ibpanic:"):
             self._fail(stripped)
-        elif stripped and not stripped.startswith("ibwarn:") and not ib.is_shell(stripped):
+        elif not stripped.startswith("ibwarn:") and not ib.is_shell(stripped):
             self._take_field(stripped)
 
     def _fail(self, line: str) -> None:
         error = _error_in(line) or {"kind": "tool_failed"}
-        self.problems.append(Problem(error["kind"], error.get("device") or self.where(), line[:200]))
+        self.problems.add(error["kind"], error.get("device") or self.where(), line)
 
     def _take_field(self, line: str) -> None:
         key, colon, value = line.partition(":")
@@ -143,7 +143,7 @@ class _Listing:
             self.port = _PortBlock(int(port.group(1)))
             self.devices[-1].ports.append(self.port)
         elif not colon:
-            self.problems.append(Problem("unparsable", self.where(), line[:200]))
+            self.problems.add("unparsable", self.where(), line)
         elif self.port:
             self._set(self.port.fields, _PORT_KEYS.get(key.lower()), value.strip())
         else:
@@ -153,7 +153,7 @@ class _Listing:
     def _before_first_device(self, key: str, colon: str, line: str) -> None:
         if colon and not self.cut_front and (key.lower() in _PORT_KEYS or key.lower() in _DEVICE_KEYS):
             self.cut_front = True
-            self.problems.append(Problem("truncated", "start", line[:200]))
+            self.problems.add("truncated", "start", line)
 
     @staticmethod
     def _set(fields: dict[str, str], name: str | None, value: str) -> None:
@@ -168,11 +168,11 @@ class _Listing:
         if last_of_port or last_of_device or ib.is_shell(line) or line.startswith("ib"):
             self.take(line)
         elif line.strip() and self.devices:
-            self.problems.append(Problem("truncated", self.where(), line.strip()[:200]))
+            self.problems.add("truncated", self.where(), line)
 
     def find_gaps(self) -> None:
         """Reports what the blocks lack; what the last one lacks was cut."""
-        if any(problem.kind == "truncated" and problem.where != "start" for problem in self.problems):
+        if self.problems.is_cut():
             return
         ports = [port for device in self.devices for port in device.ports]
         names = {name for port in ports for name in port.fields} | (set(_PORT_KEYS.values()) - {"link_layer"})
@@ -180,7 +180,7 @@ class _Listing:
             gap = self._gap(device, names, lists_ports=bool(ports))
             if gap:
                 kind = "truncated" if device is self.devices[-1] else "incomplete"
-                self.problems.append(Problem(kind, gap))
+                self.problems.add(kind, gap)
 
     @staticmethod
     def _gap(device: _DeviceBlock, names: set[str], *, lists_ports: bool) -> str | None:
@@ -194,7 +194,7 @@ class _Listing:
         return device.name if lists_ports and len(device.ports) < count else None
 
 
-def _port(block: _PortBlock, device: str, problems: list[Problem]) -> Port:
+def _port(block: _PortBlock, device: str, problems: ib.Problems) -> Port:
     values: dict[str, Any] = dict(block.fields)
     if rate := block.fields.get("rate_gbps"):
         figure, _, label = rate.partition(" ")
@@ -202,8 +202,10 @@ def _port(block: _PortBlock, device: str, problems: list[Problem]) -> Port:
         values["rate_label"] = label.strip(" ()") or None
     for name in _NUMBERS & values.keys():
         values[name] = ib.integer(values[name])
-    for name in [name for name in block.fields if values[name] is None]:
-        problems.append(Problem("unparsable", f"{device} port {block.number}", f"{name}: {block.fields[name]}"))
+    for name in block.fields:
+        if values[name] is not None:
+            continue
+        problems.add("unparsable", f"{device} port {block.number}", f"{name}: {block.fields[name]}")
     return Port(port=block.number, **values)
 
 
@@ -219,9 +221,7 @@ def _devices(listing: _Listing) -> list[Device]:
         if "n_ports" in values:
             values["n_ports"] = ib.integer(values["n_ports"])
             if values["n_ports"] is None:
-                listing.problems.append(
-                    Problem("unparsable", block.name, f"Number of ports: {block.fields['n_ports']}")
-                )
+                listing.problems.add("unparsable", block.name, f"Number of ports: {block.fields['n_ports']}")
         ports = list({port.number: _port(port, block.name, listing.problems) for port in block.ports}.values())
         devices.append(Device(name=block.name, node_type=block.node_type, ports=ports, **values))
     return devices

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import Problem, Reading, clean
 from epctl.probes.readers import _infiniband as ib
+from epctl.probes.reading import Reading, clean
 
 
 class Gid(Struct, frozen=True):
@@ -68,7 +68,6 @@ class _PortBlock:
         self.number = number
         self.fields: dict[str, str] = {}
         self.gids: dict[int, Gid] = {}
-        self.is_verbose = False
 
 
 class _DeviceBlock:
@@ -76,6 +75,7 @@ class _DeviceBlock:
         self.name = name
         self.fields: dict[str, str] = {}
         self.ports: list[_PortBlock] = []
+        self.is_verbose = False
 
     def size(self) -> int:
         return len(self.fields) + sum(len(port.fields) + len(port.gids) for port in self.ports)
@@ -114,6 +114,7 @@ _SPEED_OF_CODE = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0
 _LANES_OF_CODE = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _GID_KEY = re.compile(r"GID\[ *([0-9]{1,5})\]")
 _LISTED_NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
+_COMPLAINTS = ("Failed ", "Couldn't ", "No ", "IB device", "libibverbs", "Unable ")
 _LIST_HEADING = re.compile(r"([0-9]{1,5}) HCAs? found:")
 _ERRORS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("no_such_device", re.compile(r"IB device '(?P<device>[^'\n]{1,128})' wasn't found")),
@@ -150,7 +151,7 @@ class _Listing:
         self.port: _PortBlock | None = None
         self.is_name_list = False
         self.cut_front = False
-        self.problems: list[Problem] = []
+        self.problems = ib.Problems()
 
     def where(self) -> str:
         if not self.devices:
@@ -169,8 +170,8 @@ class _Listing:
             self.is_name_list = True
         elif self.is_name_list and _LISTED_NAME.fullmatch(stripped):
             self.devices.append(_DeviceBlock(stripped))
-        elif stripped and stripped == line.rstrip() and (error := _error_in(stripped)):
-            self.problems.append(Problem(error["kind"], error.get("device") or self.where(), stripped[:200]))
+        elif line.startswith(_COMPLAINTS) and (error := _error_in(stripped)):
+            self.problems.add(error["kind"], error.get("device") or self.where(), stripped)
         elif colon and value:
             self._take_field(key, value, stripped)
 
@@ -178,21 +179,20 @@ class _Listing:
         if not self.devices:
             if (key in _PORT_KEYS or key in _DEVICE_KEYS) and not self.cut_front:
                 self.cut_front = True
-                self.problems.append(Problem("truncated", "start", line[:200]))
+                self.problems.add("truncated", "start", line)
         elif key == "port" and (number := ib.integer(value)) is not None:
             self.port = _PortBlock(number)
             self.devices[-1].ports.append(self.port)
         elif self.port is None:
+            self.devices[-1].is_verbose |= key in {"max_mr_size", "max_qp"}
             if name := _DEVICE_KEYS.get(key):
                 self.devices[-1].fields.setdefault(name, value)
         elif gid := _GID_KEY.fullmatch(key):
             address, _, kind = value.partition(",")
             index = int(gid.group(1))
             self.port.gids[index] = Gid(index, address.strip(), kind.strip() or None)
-        else:
-            self.port.is_verbose |= key == "max_msg_sz"
-            if name := _PORT_KEYS.get(key):
-                self.port.fields.setdefault(name, value)
+        elif name := _PORT_KEYS.get(key):
+            self.port.fields.setdefault(name, value)
 
     def take_tail(self, line: str) -> None:
         """The last line where no line end closes it: taken when it is surely whole, else it is the cut."""
@@ -210,25 +210,25 @@ class _Listing:
         if whole or not self.devices or self.is_name_list or not line.strip() or line[0] not in " \t":
             self.take(line)
         else:
-            self.problems.append(Problem("truncated", self.where(), line.strip()[:200]))
+            self.problems.add("truncated", self.where(), line)
 
     def find_gaps(self) -> None:
         """Reports what the blocks lack; what the last one lacks was cut."""
-        if self.is_name_list or any(p.kind == "truncated" and p.where != "start" for p in self.problems):
+        if self.is_name_list or self.problems.is_cut():
             return
         ports = [port for device in self.devices for port in device.ports]
         names = _PLAIN_KEYS | ({"link_layer"} if any("link_layer" in port.fields for port in ports) else set())
+        failed = {where.partition(" ")[0] for where in self.problems.places()}
         for device in self.devices:
-            failed = any(problem.where.startswith(device.name) for problem in self.problems)
-            gap = None if failed else self._gap(device, names)
+            gap = None if device.name in failed else self._gap(device, names)
             if gap:
                 kind = "truncated" if device is self.devices[-1] else "incomplete"
-                self.problems.append(Problem(kind, gap))
+                self.problems.add(kind, gap)
 
     @staticmethod
     def _gap(device: _DeviceBlock, names: frozenset[str] | set[str]) -> str | None:
+        needed = names | {"active_width", "active_speed_gbps_per_lane"} if device.is_verbose else names
         for port in device.ports:
-            needed = names | {"active_width", "active_speed_gbps_per_lane"} if port.is_verbose else names
             if not needed <= port.fields.keys():
                 return f"{device.name} port {port.number}"
         return None if device.ports else device.name
@@ -244,7 +244,7 @@ def _speed(value: str) -> float | None:
     return ib.real(words.removesuffix("Gbps").strip()) or _SPEED_OF_CODE.get(code or 0)
 
 
-def _port(block: _PortBlock, device: str, problems: list[Problem]) -> Port:
+def _port(block: _PortBlock, device: str, problems: ib.Problems) -> Port:
     values: dict[str, Any] = {}
     for name, value in block.fields.items():
         words, _ = _without_code(value)
@@ -257,18 +257,18 @@ def _port(block: _PortBlock, device: str, problems: list[Problem]) -> Port:
         else:
             values[name] = words
         if values[name] is None and not value.startswith("invalid"):
-            problems.append(Problem("unparsable", f"{device} port {block.number} {name}", value[:200]))
+            problems.add("unparsable", f"{device} port {block.number} {name}", value)
     width, speed = values.get("active_width"), values.get("active_speed_gbps_per_lane")
     rate = width * speed if width and speed else None
     return Port(port=block.number, rate_gbps=rate, gids=list(block.gids.values()), **values)
 
 
-def _device(block: _DeviceBlock, problems: list[Problem]) -> Device:
+def _device(block: _DeviceBlock, problems: ib.Problems) -> Device:
     values: dict[str, Any] = {}
     for name, value in block.fields.items():
         values[name] = ib.integer(value) if name in _DEVICE_NUMBERS else _without_code(value)[0]
         if values[name] is None:
-            problems.append(Problem("unparsable", f"{block.name} {name}", value[:200]))
+            problems.add("unparsable", f"{block.name} {name}", value)
     ports = {port.number: _port(port, block.name, problems) for port in block.ports}
     return Device(name=block.name, ports=list(ports.values()), **values)
 

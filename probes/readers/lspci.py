@@ -166,7 +166,9 @@ def _header(line: str) -> _Builder | None:
     if not found or not colon:
         return None
     tail = _TAIL.search(name)
-    builder = _Builder(found.group(1).lower(), _CODE.sub("", class_), _IDS.sub("", name[: tail.start()] if tail else name))
+    builder = _Builder(
+        found.group(1).lower(), _CODE.sub("", class_), _IDS.sub("", name[: tail.start()] if tail else name)
+    )
     builder.name = builder.name.strip()
     builder.fell_off_bus = " (rev ff)" in name
     return builder
@@ -182,7 +184,7 @@ def _cut_in(line: str) -> str | None:
         return key if not colon or len(_ACS_FLAG.findall(value)) < _ACS_WORDS else None
     if key in ("LnkCap", "LnkSta"):
         return key if not _WIDTH.search(value) else None
-    return key if not colon and len(key) < 8 or not value and colon else None
+    return key if (not colon and len(key) < 8) or (not value and colon) else None
 
 
 class _Listing:

@@ -73,7 +73,8 @@ class _Text:
 
 def read(raw: bytes) -> Reading[Facts]:
     """What `mlxconfig q` says."""
-    text, damage, nothing = listing_text(raw), Damage(), Facts()
+    text = listing_text(raw)
+    damage, nothing = Damage(text), Facts()
     texts = _texts(text, damage)
     for block in texts:
         if not block.params and not damage.has(block.where):
@@ -104,7 +105,9 @@ def _texts(text: str, damage: Damage) -> list[_Text]:
         elif error_kind(stripped) is not None or (param := _PARAM.match(stripped)) is None or not texts:
             damage.foreign(line, texts[-1].where if texts else "")
         else:
-            _param(texts[-1], param, position == len(lines) - 1, damage)
+            is_last = position == len(lines) - 1
+            open_end = is_last and text.endswith(line) and not line.endswith((" ", ")", "]"))
+            _param(texts[-1], param, is_last, open_end, damage)
     return texts
 
 
@@ -122,13 +125,16 @@ def _field(texts: list[_Text], key: str, value: str) -> None:
         block.fields[key] = value
 
 
-def _param(block: _Text, found: re.Match[str], is_last: bool, damage: Damage) -> None:
+def _param(block: _Text, found: re.Match[str], is_last: bool, open_end: bool, damage: Damage) -> None:
     star, read_only, name, rest = found.groups()
     words = (rest or "").split()
     columns = block.columns if block.columns is not None else []
     if not columns or len(words) != len(columns):
         kind = "truncated" if is_last and len(words) < len(columns) else "unparsable"
         damage.add(kind, f"{block.where} {name}", found[0])
+        return
+    if open_end and not _NUMBER.match(words[-1]):  # a label that may lack its end
+        damage.add("truncated", f"{block.where} {name}", found[0])
         return
     values = dict(zip(columns, (_value(word) for word in words), strict=True))
     param = Param(

@@ -54,7 +54,8 @@ class Facts(Struct, frozen=True):
 
 def read(raw: bytes) -> Reading[Facts]:
     """What `nvidia-smi nvlink -e` says."""
-    text, damage, nothing = listing_text(raw), Damage(), Facts()
+    text = listing_text(raw)
+    damage, nothing = Damage(text), Facts()
     texts = gpu_texts(text, damage)
     links = [_links(gpu, damage, gpu is texts[-1]) for gpu in texts]
     mark_cut(texts, links, damage)

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import Problem, Reading, clean
 from epctl.probes.readers import _infiniband as ib
+from epctl.probes.reading import Reading, clean
 
 
 class Link(Struct, frozen=True):
@@ -59,6 +59,8 @@ _PHYS_STATES = frozenset(
         "UNKNOWN",
     }
 )
+_MOST_STRANGE_LINES = 1000
+"""So many lines that belong to no link are looked at; what follows adds nothing new."""
 _ERRORS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("no_such_device", re.compile(r"wrong device name|no such device", re.IGNORECASE)),
     ("module_not_loaded", re.compile(r"failed to open NETLINK_RDMA socket|protocol not supported", re.IGNORECASE)),
@@ -109,22 +111,32 @@ class _Listing:
         self.links: dict[tuple[str, int], dict[str, Any]] = {}
         self.last: dict[str, Any] | None = None
         self.open_caps = False
-        self.problems: list[Problem] = []
+        self.n_strange = 0
+        self.ends_with_blank = False
+        self.problems = ib.Problems()
 
     def where(self) -> str:
         return f"{self.last['device']}/{self.last['port']}" if self.last else "start"
 
     def take(self, line: str) -> None:
         if head := _split_head(line):
+            self.ends_with_blank = line.endswith(" ")
             self._take_link(*head, line)
-        elif not line.strip() or ib.is_shell(line):
+        elif not line or ib.is_shell(line):
             return
         elif self.last is not None and (line[0] in " \t" or self.open_caps):
             self._take_details(line)
-        elif error := _error_in(line):
-            self.problems.append(Problem(error["kind"], self.where(), line.strip()[:200]))
+        else:
+            self._take_strange(line)
+
+    def _take_strange(self, line: str) -> None:
+        self.n_strange += 1
+        if self.n_strange > _MOST_STRANGE_LINES:
+            return
+        if error := _error_in(line):
+            self.problems.add(error["kind"], self.where(), line)
         elif self.last is not None or line.startswith("link "):
-            self.problems.append(Problem("unparsable", self.where(), line.strip()[:200]))
+            self.problems.add("unparsable", self.where(), line)
 
     def _take_link(self, device: str, port: int, words: list[str], line: str) -> None:
         link: dict[str, Any] = {"device": device, "port": port}
@@ -132,13 +144,13 @@ class _Listing:
         self._add(link, words, line)
         self.links[device, port] = link
         if "state" not in link or "phys_state" not in link:
-            self.problems.append(Problem("incomplete", self.where(), line.strip()[:200]))
+            self.problems.add("incomplete", self.where(), line)
 
     def _add(self, link: dict[str, Any], words: list[str], line: str) -> None:
         for name, value in _attributes(words).items():
             read = ib.integer(value) if name in _NUMBERS else value[:200]
             if read is None:
-                self.problems.append(Problem("unparsable", f"{self.where()} {name}", line.strip()[:200]))
+                self.problems.add("unparsable", f"{self.where()} {name}", line)
             link.setdefault(name, read)
 
     def _take_details(self, line: str) -> None:
@@ -155,32 +167,35 @@ class _Listing:
         else:
             self._add(self.last, line.split(), line)
 
-    def take_tail(self, line: str) -> None:
-        """The last line where no line end closes it: a link whose states are not whole was cut."""
+    def take_tail(self, line: str, *, before_blank: bool) -> None:
+        """The last line where no line end closes it: a link whose states are not whole was cut, and one with an
+        interface whose name no blank follows, although the tool puts one there."""
         head = _split_head(line)
         if head is None:
             self._take_tail_of_details(line)
             return
         device, port, words = head
         found = _attributes(words)
-        is_whole = found.get("phys_state") in _PHYS_STATES and found.get("state") in _STATES
-        if is_whole and words[-1] not in _ATTRIBUTES:
+        has_states = found.get("phys_state") in _PHYS_STATES and found.get("state") in _STATES
+        last_word_is_sure = before_blank or not self.ends_with_blank or words[-1:] == [found.get("phys_state")]
+        if has_states and len(words) == 2 * len(found) and last_word_is_sure:
             self.take(line)
             return
         if found.get("state") in _STATES:
-            self.links[device, port] = {"device": device, "port": port, "state": found["state"]}
-        self.problems.append(Problem("truncated", f"{device}/{port}", line.strip()[:200]))
+            whole = {name: found[name] for name in ("state", "phys_state") if has_states or name == "state"}
+            self.links[device, port] = {"device": device, "port": port, **whole}
+        self.problems.add("truncated", f"{device}/{port}", line)
 
     def _take_tail_of_details(self, line: str) -> None:
         if line.strip() and not ib.is_shell(line) and not line.rstrip().endswith(">") and not _error_in(line):
             if self.last is not None:
-                self.problems.append(Problem("truncated", self.where(), line.strip()[:200]))
+                self.problems.add("truncated", self.where(), line)
         else:
             self.take(line)
 
     def mark_open_caps(self) -> None:
-        if self.open_caps and not any(problem.kind == "truncated" for problem in self.problems):
-            self.problems.append(Problem("truncated", f"{self.where()} caps"))
+        if self.open_caps and not self.problems.is_cut():
+            self.problems.add("truncated", f"{self.where()} caps")
 
 
 def read(raw: bytes) -> Reading[Facts]:
@@ -190,7 +205,7 @@ def read(raw: bytes) -> Reading[Facts]:
     listing = _Listing()
     for line in lines:
         listing.take(line)
-    listing.take_tail(tail)
+    listing.take_tail(tail, before_blank=text.endswith(" "))
     listing.mark_open_caps()
     links = [Link(**link) for link in listing.links.values()]
     found = bool(links)

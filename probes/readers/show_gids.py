@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from epctl.probes.reading import Problem, Reading, clean
 from epctl.probes.readers import _infiniband as ib
+from epctl.probes.reading import Reading, clean
 
 
 class Entry(Struct, frozen=True):
@@ -82,7 +82,7 @@ class _Listing:
         self.rows = 0
         self.counts: list[int] = []
         self.is_open = False
-        self.problems: list[Problem] = []
+        self.problems = ib.Problems()
 
     def take(self, line: str) -> None:
         if _is_heading(line):
@@ -98,7 +98,7 @@ class _Listing:
 
     def _open(self) -> None:
         if self.is_open:
-            self.problems.append(Problem("truncated", "no count"))
+            self.problems.add("truncated", "no count")
         self.is_open, self.rows = True, 0
         self.n_tables += 1
 
@@ -109,7 +109,7 @@ class _Listing:
     def _close(self, count: int, line: str) -> None:
         self._open_if_needed()
         if count != self.rows:
-            self.problems.append(Problem("count_mismatch", f"{self.rows} rows listed", line.strip()))
+            self.problems.add("count_mismatch", f"{self.rows} rows listed", line.strip())
         self.counts.append(count)
         self.is_open = False
 
@@ -117,9 +117,9 @@ class _Listing:
         if complaint := ib.complaint(line):
             kind, path = complaint
             if kind not in {"unsupported", "harmless"}:
-                self.problems.append(Problem(kind, path[-200:], line.strip()[:200]))
+                self.problems.add(kind, path, line)
         elif self.is_open and line.strip(" \t-") and not ib.is_shell(line):
-            self.problems.append(Problem("unparsable", _place(line), line.strip()[:200]))
+            self.problems.add("unparsable", _place(line), line)
 
     def take_tail(self, line: str) -> None:
         """The last line where no line end closes it: only the line that closes the table can be known to be whole."""
@@ -127,14 +127,14 @@ class _Listing:
         if not line.strip() or (count and int(count.group(1)) == self.rows) or ib.is_shell(line) or ib.complaint(line):
             self.take(line)
         elif self.is_open and not _is_heading(line):
-            self.problems.append(Problem("truncated", _place(line) or "end", line.strip()[:200]))
+            self.problems.add("truncated", _place(line) or "end", line)
             self.is_open = False
 
     def finish(self) -> None:
         if self.is_open:
             last = next(reversed(self.entries.values()), None)
             where = f"behind {last.device}/{last.port} index {last.index}" if last else "behind the heading"
-            self.problems.append(Problem("truncated", where))
+            self.problems.add("truncated", where)
 
     def count(self) -> int | None:
         """The printed count; over several tables with different rows their sum, as far as each has a count."""

@@ -47,14 +47,18 @@ class Facts(Struct, frozen=True):
 
 def read(raw: bytes) -> Reading[Facts]:
     """What `nvidia-smi topo -m` says."""
-    text, damage, nothing = listing_text(raw), Damage(), Facts()
+    text = listing_text(raw)
+    damage, nothing = Damage(text), Facts()
     matrices, legend = _parts(text, damage)
     first = next((matrix for matrix in matrices if matrix.rows), matrices[0] if matrices else None)
     if first is None:
         return conclude(raw, text, nothing, nothing, damage)
+    if not text.endswith("\n"):
+        _drop_cut_end(first, text)
+        _drop_cut_name(first, text, legend)
     _check(first, damage)
     for other in matrices:
-        if other is not first and other.header and not _same(first, other):
+        if other is not first and other.header and other.rows and not _same(first, other):
             damage.add("repeated_listing", "second matrix", other.header.line)
     return conclude(raw, text, _facts(first, legend, damage), nothing, damage)
 
@@ -83,7 +87,7 @@ def _row(matrices: list[Matrix], line: str) -> Row | None:
     header = matrices[-1].header if matrices else None
     if header is None:
         return row_of(line, None, (), 0)
-    return row_of(line, len(header.labels), header.labels, len(header.tail))
+    return row_of(line, len(header.labels), header.known, len(header.tail))
 
 
 def _add(matrices: list[Matrix], row: Row, damage: Damage) -> None:
@@ -93,6 +97,24 @@ def _add(matrices: list[Matrix], row: Row, damage: Damage) -> None:
     first = matrices[-1].rows.setdefault(row.label, row)
     if first.cells != row.cells:
         damage.add("repeated_listing", row.label, row.line)
+
+
+def _drop_cut_end(matrix: Matrix, text: str) -> None:
+    """Without a line end, the last word of a row may lack its end (NV1 of NV18)."""
+    row = next(reversed(matrix.rows.values()), None)
+    if row is None or not text.endswith(row.line):
+        return
+    if len(row.cells) < len(matrix.columns):
+        del row.cells[-1:]
+    elif row.tail and matrix.header and sum(map(bool, row.tail)) < len(matrix.header.tail):
+        row.tail.pop()
+
+
+def _drop_cut_name(matrix: Matrix, text: str, legend: dict[str, str]) -> None:
+    """The same for the legend (mlx5_1 of mlx5_10), where further NICs should follow."""
+    last = _NIC_LEGEND.match(text[text.rfind("\n") + 1 :])
+    if last is not None and matrix.columns and matrix.columns[-1] != last[1]:
+        legend.pop(last[1], None)
 
 
 def _check(matrix: Matrix, damage: Damage) -> None:
@@ -111,9 +133,11 @@ def _check(matrix: Matrix, damage: Damage) -> None:
 
 
 def _same(first: Matrix, other: Matrix) -> bool:
-    return first.columns == other.columns and {k: r.cells for k, r in first.rows.items()} == {
-        k: r.cells for k, r in other.rows.items()
-    }
+    return (
+        len(first.rows) == len(other.rows)
+        and first.columns == other.columns
+        and all(label in other.rows and other.rows[label].cells == row.cells for label, row in first.rows.items())
+    )
 
 
 def _facts(matrix: Matrix, legend: dict[str, str], damage: Damage) -> Facts:

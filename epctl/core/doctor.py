@@ -1,0 +1,171 @@
+"""Runs the checks over one snapshot and puts findings, ladder and capabilities together. Pure; never raises on a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from epctl.core.capability import Capabilities, capabilities
+from epctl.core.check import AREAS, RANK, Check, Finding, evaluate
+from epctl.core.context import Context
+from epctl.core.errors import EpctlError
+from epctl.core.fact import value_or
+from epctl.core.ladder import Rung, ladder
+from epctl.core.profile import Profile, chosen, profiles
+from epctl.core.snapshot import Origin, Schema, Snapshot
+
+SCHEMA = Schema("epctl.doctor", 1)
+FALLBACK = ("deepep-2.5", "epctl")
+"""Profiles when no EP library is installed: what the newest one would ask for, and epctl's own kernels."""
+
+
+class InForce(Struct, frozen=True):
+    """A profile that was used, and why."""
+
+    id: str
+    title: str
+    because: str
+
+
+class Summary(Struct, frozen=True):
+    """Counts. `failed` of severity fail, warn and info apart; the rest by status."""
+
+    fail: int = 0
+    warn: int = 0
+    info: int = 0
+    passed: int = 0
+    skipped: int = 0
+    unknown: int = 0
+    verdict: str = "healthy"
+    """failed, warnings, not_measured or healthy"""
+
+
+class Report(Struct, frozen=True):
+    """What `epctl doctor` says of one node."""
+
+    schema: Schema
+    host: str
+    source: str
+    """live, recorded or sample"""
+    origin: Origin
+    taken_at: str
+    profiles: tuple[InForce, ...]
+    capabilities: Capabilities
+    ladder: tuple[Rung, ...]
+    findings: tuple[Finding, ...]
+    summary: Summary
+
+    def exit_code(self, *, strict: bool) -> int:
+        """0 fine, 1 a check of severity fail failed, 3 warnings under `strict`, 4 nothing that matters could be looked at."""
+        if self.summary.fail:
+            return 1
+        if self.summary.verdict == "not_measured":
+            return 4
+        return 3 if strict and self.summary.warn else 0
+
+
+def detect(node: Snapshot) -> tuple[tuple[Profile, str], ...]:
+    """Profiles that what is installed on the node puts in force, each with the reason; the fallback ones when there is none."""
+    from packaging.requirements import Requirement
+
+    installed = {entry.name: entry.version for entry in value_or(node.software.distributions, ())}
+    settings = {f"{entry.name}={entry.value}" for entry in value_or(node.env.variables, ())}
+    drivers = {value_or(device.driver, "") for device in value_or(node.rdma.devices, ())}
+    found: list[tuple[Profile, str]] = []
+    for profile in profiles().values():
+        rule = profile.detect
+        for text in rule.distributions:
+            wanted = Requirement(text)
+            name = wanted.name.replace("_", "-").lower()
+            if name in installed and wanted.specifier.contains(installed[name], prereleases=True):
+                found.append((profile, f"{name} {installed[name]} is installed"))
+                break
+        else:
+            if rule.rdma_driver and rule.rdma_driver in drivers:
+                found.append((profile, f"RDMA devices with driver {rule.rdma_driver}"))
+            elif set(rule.env) & settings:
+                found.append((profile, f"{(set(rule.env) & settings).pop()} is set"))
+    if any(profile.detect.distributions for profile, _ in found):
+        return tuple(found)
+    return (*found, *((profile, "no EP library is installed") for profile in chosen(FALLBACK)))
+
+
+def select(checks: Iterable[Check], only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Check, ...]:
+    """Checks named by id or area in `only` (all when empty), less those in `skip`. Raises EpctlError for a name that is neither."""
+    every = tuple(checks)
+    names = {one.id for one in every} | set(AREAS)
+    for name in (*only, *skip):
+        if name not in names:
+            near = ", ".join(_near(name, names)) or ", ".join(AREAS)
+            raise EpctlError(
+                f"{name!r} is neither a check nor an area",
+                f"near it: {near}",
+                "see `epctl doctor --list` for all ids and areas",
+            )
+    return tuple(
+        one
+        for one in every
+        if (not only or one.id in only or one.area in only) and one.id not in skip and one.area not in skip
+    )
+
+
+def _near(name: str, names: set[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name.upper(), names, 3) or get_close_matches(name.lower(), names, 3)
+
+
+def examine(node: Snapshot, checks: Iterable[Check], profile_names: tuple[str, ...] = (), num_nodes: int = 1) -> Report:
+    """The report on `node`. `profile_names` empty: what is installed decides. Raises EpctlError for an unknown profile."""
+    used = tuple((profile, "asked for") for profile in chosen(profile_names)) if profile_names else detect(node)
+    context = Context(node, tuple(profile for profile, _ in used), num_nodes)
+    findings = tuple(sorted((evaluate(one, context) for one in checks), key=_rank))
+    return Report(
+        schema=SCHEMA,
+        host=value_or(node.host.hostname, "unknown host"),
+        source=node.origin.kind,
+        origin=node.origin,
+        taken_at=node.taken_at,
+        profiles=tuple(InForce(profile.id, profile.title, why) for profile, why in used),
+        capabilities=capabilities(context),
+        ladder=ladder(context),
+        findings=findings,
+        summary=summarise(findings),
+    )
+
+
+def summarise(findings: tuple[Finding, ...]) -> Summary:
+    """Counts and the verdict. A node of which no check passed was not looked at: it is never called healthy."""
+    wrong = [finding.severity for finding in findings if finding.status == "failed"]
+    count = {
+        status: sum(finding.status == status for finding in findings) for status in ("passed", "skipped", "unknown")
+    }
+    if "fail" in wrong:
+        verdict = "failed"
+    elif not count["passed"] or _blind(findings):
+        verdict = "not_measured"
+    else:
+        verdict = "warnings" if "warn" in wrong else "healthy"
+    return Summary(
+        wrong.count("fail"),
+        wrong.count("warn"),
+        wrong.count("info"),
+        count["passed"],
+        count["skipped"],
+        count["unknown"],
+        verdict,
+    )
+
+
+def _blind(findings: tuple[Finding, ...]) -> bool:
+    """The GPUs were not seen: whether there is one could not be told."""
+    return any(finding.id == "NODE-NO-GPU" and finding.status == "unknown" for finding in findings)
+
+
+_STATUS = {"failed": 0, "unknown": 1, "passed": 2, "skipped": 3}
+
+
+def _rank(finding: Finding) -> tuple[int, int, int, str]:
+    areas = list(AREAS)
+    return _STATUS[finding.status], RANK[finding.severity], areas.index(finding.area), finding.id

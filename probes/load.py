@@ -1,0 +1,120 @@
+"""Turns what a user points at into a snapshot: this machine, a bundle, a folder, a snapshot file or a sample."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from epctl.core import snapshot as snapshots
+from epctl.core.errors import EpctlError
+from epctl.core.snapshot import Origin, Snapshot
+from epctl.probes import bundle, take
+from epctl.probes.readers import TOOLS
+from epctl.probes.source import LiveSource, Output, RecordedSource, Recording
+
+MAX_SNAPSHOT_BYTES = 64 * 1024 * 1024
+
+
+def live(*, active: bool, python: str | None = None) -> Snapshot:
+    """A snapshot of this machine. `python`: the interpreter whose packages are looked at."""
+    if python is not None and not Path(python).is_file():
+        raise EpctlError(
+            f"{python} is no interpreter", "there is no such file", "give the path of a Python program to --python"
+        )
+    return take(LiveSource(python), Origin("live"), active=active)
+
+
+def from_path(path: Path) -> Snapshot:
+    """The snapshot in a bundle (.tar.gz), a folder (a bundle unpacked, or raw tool outputs named TOOL.txt) or a snapshot file."""
+    if path.is_dir():
+        return _from_folder(path)
+    if not path.exists():
+        raise EpctlError(f"{path} does not exist", "there is no such file or folder", "check the path given to --from")
+    if not path.is_file():
+        raise EpctlError(
+            f"{path} is neither a file nor a folder", "it is a device, pipe or socket", "give a bundle or a snapshot"
+        )
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(2)
+            if head != b"\x1f\x8b" and path.stat().st_size > MAX_SNAPSHOT_BYTES:
+                raise EpctlError(
+                    f"{path} is refused",
+                    f"it is larger than {MAX_SNAPSHOT_BYTES >> 20} MiB, no snapshot is",
+                    bundle.AGAIN,
+                )
+    except OSError as error:
+        raise EpctlError(f"{path} could not be read", str(error.strerror or error), "check its permissions") from None
+    if head == b"\x1f\x8b":
+        return _replay(bundle.unpack(bundle.read_archive(path), str(path)), "recorded", path.name)
+    return _recorded(path.read_bytes(), path)
+
+
+def sample(name: str) -> Snapshot:
+    """One of the samples in the package. Raises EpctlError for a name that is none."""
+    if name not in samples():
+        raise EpctlError(
+            f"there is no sample {name!r}", f"samples: {', '.join(samples())}", "see `epctl doctor --sample list`"
+        )
+    with resources.as_file(resources.files("epctl") / "data" / "samples" / name) as folder:
+        return _replay(bundle.unpack(bundle.read_folder(folder), name), "sample", name)
+
+
+def samples() -> dict[str, str]:
+    """Name → description of the samples in the package."""
+    folder = resources.files("epctl") / "data" / "samples"
+    found = sorted(entry.name for entry in folder.iterdir() if (entry / "manifest.json").is_file())
+    return {name: _describe((folder / name / "manifest.json").read_bytes()) for name in found}
+
+
+def _describe(manifest: bytes) -> str:
+    import msgspec
+
+    return msgspec.json.decode(manifest, type=bundle.Manifest).description
+
+
+def _recorded(raw: bytes, path: Path) -> Snapshot:
+    import msgspec
+
+    found = snapshots.decode(raw, str(path))
+    return msgspec.structs.replace(
+        found, origin=Origin("recorded", path.name, found.origin.redacted, found.origin.hand_made)
+    )
+
+
+def _from_folder(path: Path) -> Snapshot:
+    if (path / "manifest.json").is_file():
+        return _replay(bundle.unpack(bundle.read_folder(path), str(path)), "recorded", path.name)
+    if (path / "snapshot.json").is_file():
+        return _recorded((path / "snapshot.json").read_bytes(), path)
+    recording = _raw_outputs(bundle.read_folder(path))
+    if not recording.commands:
+        known = ", ".join(f"{tool}.txt" for tool in _PRINTED)
+        raise EpctlError(
+            f"{path} holds nothing that epctl can replay",
+            "it is no bundle, and no file in it is named after a tool",
+            f"name raw outputs {known}",
+        )
+    return take(RecordedSource(recording), Origin("recorded", path.name))
+
+
+_PRINTED: dict[str, tuple[str, ...]] = {
+    tool: tuple(command.split())
+    for tool, command in TOOLS.items()
+    if command.split()[0] not in ("grep", "mlxconfig") and "=" not in command and tool != "nccl_topo_xml"
+}
+"""Tools whose raw output, saved as TOOL.txt, stands for the command."""
+
+
+def _raw_outputs(members: dict[str, bytes]) -> Recording:
+    recording = Recording()
+    for tool, argv in _PRINTED.items():
+        if f"{tool}.txt" in members:
+            recording.commands[argv] = Output(members[f"{tool}.txt"])
+    return recording
+
+
+def _replay(found: bundle.Bundle, kind: str, name: str) -> Snapshot:
+    manifest = found.manifest
+    origin = Origin(kind, name, manifest.redacted, manifest.hand_made)  # type: ignore[arg-type]
+    return take(RecordedSource(found.recording), origin, taken_at=manifest.taken_at)
