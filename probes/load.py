@@ -52,12 +52,28 @@ def from_path(path: Path) -> Snapshot:
 
 def sample(name: str) -> Snapshot:
     """One of the samples in the package. Raises EpctlError for a name that is none."""
-    if name not in samples():
-        raise EpctlError(
-            f"there is no sample {name!r}", f"samples: {', '.join(samples())}", "see `epctl doctor --sample list`"
-        )
-    with resources.as_file(resources.files("epctl") / "data" / "samples" / name) as folder:
-        return _replay(bundle.unpack(bundle.read_folder(folder), name), "sample", name)
+    return _replay(bundle_at(None, name), "sample", name)
+
+
+def bundle_at(path: Path | None, name: str | None) -> bundle.Bundle:
+    """The bundle in a file or folder, or a sample's. Raises EpctlError when it is none (a bare snapshot has no raw outputs)."""
+    if name is not None:
+        sample_names = samples()
+        if name not in sample_names:
+            raise EpctlError(
+                f"there is no sample {name!r}",
+                f"samples: {', '.join(sample_names)}",
+                "see `epctl doctor --sample list`",
+            )
+        with resources.as_file(resources.files("epctl") / "data" / "samples" / name) as folder:
+            return bundle.unpack(bundle.read_folder(folder), name)
+    assert path is not None  # noqa: S101 - the callers give one of the two
+    if path.is_dir():
+        members = bundle.read_folder(path)
+        if "manifest.json" not in members:
+            return bundle.Bundle(bundle.Manifest(), _raw_outputs(members))
+        return bundle.unpack(members, str(path))
+    return bundle.unpack(bundle.read_archive(path), str(path))
 
 
 def samples() -> dict[str, str]:
@@ -89,7 +105,7 @@ def _from_folder(path: Path) -> Snapshot:
         return _recorded((path / "snapshot.json").read_bytes(), path)
     recording = _raw_outputs(bundle.read_folder(path))
     if not recording.commands:
-        known = ", ".join(f"{tool}.txt" for tool in _PRINTED)
+        known = ", ".join(f"{tool}.txt" for tool in PRINTED)
         raise EpctlError(
             f"{path} holds nothing that epctl can replay",
             "it is no bundle, and no file in it is named after a tool",
@@ -98,7 +114,7 @@ def _from_folder(path: Path) -> Snapshot:
     return take(RecordedSource(recording), Origin("recorded", path.name))
 
 
-_PRINTED: dict[str, tuple[str, ...]] = {
+PRINTED: dict[str, tuple[str, ...]] = {
     tool: tuple(command.split())
     for tool, command in TOOLS.items()
     if command.split()[0] not in ("grep", "mlxconfig") and "=" not in command and tool != "nccl_topo_xml"
@@ -108,7 +124,7 @@ _PRINTED: dict[str, tuple[str, ...]] = {
 
 def _raw_outputs(members: dict[str, bytes]) -> Recording:
     recording = Recording()
-    for tool, argv in _PRINTED.items():
+    for tool, argv in PRINTED.items():
         if f"{tool}.txt" in members:
             recording.commands[argv] = Output(members[f"{tool}.txt"])
     return recording

@@ -33,6 +33,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("ipv4", re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")),
 )
+_ANY = re.compile("|".join(f"(?P<{kind}>{pattern.pattern})" for kind, pattern in _PATTERNS))
 _SERIAL = re.compile(
     r"""(?i)(serial(?:[ _]?number)?["']?\s*(?:\(SN\))?\s*[:=]\s*["']?(?:0x)?)([0-9A-Z][0-9A-Z-]{5,40})"""
 )
@@ -61,9 +62,10 @@ class Redactor:
         self._learn("user", users)
 
     def _learn(self, kind: str, names: tuple[str, ...]) -> None:
+        suffix = r"(?:\.[A-Za-z][A-Za-z0-9-]*)*" if kind == "host" else ""
         for name in sorted(set(names), key=lambda entry: (-len(entry), entry)):
             if len(name) >= 3 and name.lower() not in _COMMON and not re.fullmatch(r"[\d.:]+", name):
-                pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])")
+                pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}{suffix}(?![A-Za-z0-9])")
                 self._names.append((pattern, kind, name))
 
     def text(self, raw: str) -> str:
@@ -71,9 +73,8 @@ class Redactor:
         for pattern, kind, name in self._names:
             raw = pattern.sub(self._stand_in(kind, name), raw)
         raw = _SERIAL.sub(lambda found: found.group(1) + self._stand_in("serial", found.group(2)), raw)
-        for kind, pattern in _PATTERNS:
-            raw = pattern.sub(lambda found, kind=kind: self._replace(kind, found.group(0)), raw)  # type: ignore[misc]
-        return raw
+        # One pass over all forms: a stand-in must not be taken for an identifier of the next form.
+        return _ANY.sub(lambda found: self._replace(str(found.lastgroup), found.group(0)), raw)
 
     def tree(self, thing: Any) -> Any:  # noqa: ANN401
         """JSON with every string, keys too, replaced; the value of a key that names a serial is one whatever its form."""

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -220,7 +220,10 @@ def _head(path: str) -> bytes:
         return b"".join(chunks)
 
 
-def _guard(path: str, action: Callable[[], Any]) -> Any:  # noqa: ANN401
+T = TypeVar("T")
+
+
+def _guard(path: str, action: Callable[[], T]) -> T | Absent:
     """`action()`, or the reason why the operating system refused it."""
     try:
         return action()

@@ -7,7 +7,9 @@ from importlib import import_module
 MODULES: tuple[str, ...] = (
     "driver",
     "gpu",
+    "gpu_errors",
     "nvlink",
+    "fabric",
     "pcie",
     "rdma",
     "roce",

@@ -1,1 +1,297 @@
-"""Checks of this area."""
+"""Driver and CUDA: is there a driver, do its parts belong together, does it carry what is installed?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from epctl.core.check import Seen, bad, check, good, unread
+from epctl.core.context import Context
+from epctl.core.fact import Absent, Fact, known, value_or
+from epctl.core.views import pcie
+from epctl.core.views.needs import GPU, NVML, gpu_functions
+from epctl.core.views.versions import below, major
+
+NVML_NOT_LOADED, NVML_NO_LIBRARY, NVML_MISMATCH = 9, 12, 18
+CUDA_MISMATCH, CUDA_COMPAT_UNSUPPORTED = 803, 804
+"""CUDA_ERROR_SYSTEM_DRIVER_MISMATCH and CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (cuda.h)."""
+
+NONE_THERE = ("not_found", "tool_missing", "unsupported")
+"""Reasons of an absent version that say: this part is not installed. There is nothing to compare then."""
+
+_PACKAGE = re.compile(r"nvidia-(?:nccl|nvshmem)-cu(\d{2})")
+_FOLDER = re.compile(r"cu(?:da)?[-_]?(\d{2})(?!\d)")
+
+
+@check(
+    "NODE-NO-DRIVER",
+    area="driver",
+    severity="fail",
+    title="The machine has an NVIDIA GPU, but no working driver",
+    why="Without the kernel module and NVML nothing can reach the GPUs.",
+    fix="Install the NVIDIA driver (open kernel modules) for this kernel, load it, and look at the kernel log if it does not load.",
+    commands=("sudo modprobe nvidia", "nvidia-smi"),
+    reference="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
+    needs=(GPU,),
+)
+def node_no_driver(context: Context) -> Iterator[Seen]:
+    driver = context.node.gpu.driver
+    version, code = driver.kernel_version, driver.nvml_code
+    if isinstance(version, str) and code == NVML_NO_LIBRARY:
+        yield bad(
+            f"kernel module {version} is loaded, but NVML's library is not found (nvmlInit returns 12)",
+            fix="Install the user-space part of the same driver; for a container, start it with GPUs "
+            "(--gpus all) and NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
+            commands=("nvidia-smi",),
+        )
+    elif isinstance(version, str):
+        yield good(f"kernel module {version} is loaded (/proc/driver/nvidia/version)")
+    elif isinstance(code, int) and code not in (NVML_NOT_LOADED, NVML_NO_LIBRARY):
+        yield good(f"a driver answers NVML (nvmlInit returns {code})")
+    elif version.absent != "not_found":
+        yield unread("/proc/driver/nvidia/version", version)
+    elif isinstance(code, Absent):
+        yield unread("nvmlInit", code)
+    else:
+        yield bad(
+            f"no /proc/driver/nvidia/version, and nvmlInit returns {code} ({driver.nvml_message or 'no message'}); "
+            f"{_bound(context)}"
+        )
+
+
+def _bound(context: Context) -> str:
+    functions = value_or(context.node.pcie.functions, ())
+    addresses = gpu_functions(context.node) if functions else ()
+    drivers = {entry.driver for entry in functions if entry.pci in addresses and isinstance(entry.driver, str)}
+    return f"GPUs on the PCI bus: {', '.join(addresses) or 'unknown'}" + (
+        f" (bound to {', '.join(sorted(drivers))})" if drivers else ""
+    )
+
+
+@check(
+    "DRV-NVML-MISMATCH",
+    area="driver",
+    severity="fail",
+    title="Driver libraries and the loaded kernel module are of different versions",
+    why="NVML and CUDA refuse to start when the libraries on disk are not those of the kernel module in memory.",
+    fix="Drain the node and reboot it (or unload and load all nvidia modules); keep NVIDIA packages out of unattended upgrades.",
+    commands=("sudo apt-mark hold $(dpkg-query -W -f='${Package}\\n' 'nvidia-*' 'libnvidia-*')", "sudo reboot"),
+    reference="https://github.com/pando85/homelab/issues/4110 https://github.com/lyulyul/shine-cluster/issues/30",
+    needs=(GPU,),
+)
+def drv_nvml_mismatch(context: Context) -> Iterator[Seen]:
+    driver = context.node.gpu.driver
+    if driver.nvml_code == NVML_MISMATCH:
+        yield bad(f"nvmlInit returns 18 ({driver.nvml_message or 'driver/library version mismatch'})")
+    elif isinstance(driver.nvml_code, Absent):
+        yield unread("nvmlInit", driver.nvml_code)
+    if isinstance(driver.kernel_version, Absent):
+        if driver.kernel_version.absent not in NONE_THERE:
+            yield unread("/proc/driver/nvidia/version", driver.kernel_version)
+        return
+    for path, version in (
+        (driver.libnvidia_ml, driver.libnvidia_ml_version),
+        (driver.libcuda, driver.libcuda_version),
+    ):
+        yield from _same_release(driver.kernel_version, path, version)
+
+
+def _same_release(kernel: str, path: Fact[str], version: Fact[str]) -> Iterator[Seen]:
+    """A library of the compat package is meant to be newer, a stub has no version: neither is compared."""
+    if isinstance(path, Absent):
+        if path.absent not in NONE_THERE:
+            yield unread("path of a driver library", path)
+    elif "/compat/" in path or "/stubs/" in path:
+        return
+    elif isinstance(version, Absent):
+        yield unread(f"version of {path}", version)
+    elif below(version, kernel) is not False or below(kernel, version) is not False:
+        yield bad(f"{path} is {version}, the loaded kernel module is {kernel} (/proc/driver/nvidia/version)")
+    else:
+        yield good(f"{path} and the kernel module are {kernel}")
+
+
+@check(
+    "DRV-FWD-COMPAT",
+    area="driver",
+    severity="fail",
+    title="CUDA picks a forward-compatibility library that this driver or GPU does not accept",
+    why="A libcuda of the compat package is found first; CUDA then ends with error 803 or 804 although the host's driver is fine.",
+    fix="Take the compat folder out of LD_LIBRARY_PATH and ld.so.conf.d, or upgrade the host's driver to the branch the image needs.",
+    commands=("ldconfig -p | grep libcuda.so.1", "echo $LD_LIBRARY_PATH"),
+    reference="https://github.com/gpustack/gpustack/issues/1254 "
+    "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html",
+    needs=(GPU,),
+)
+def drv_fwd_compat(context: Context) -> Iterator[Seen]:
+    driver, code = context.node.gpu.driver, context.node.active.cu_init
+    path = value_or(driver.libcuda, "")
+    kernel = value_or(driver.kernel_version, "unknown")
+    where = f"libcuda is {path or 'unknown'}, the kernel module {kernel}"
+    if code in (CUDA_MISMATCH, CUDA_COMPAT_UNSUPPORTED):
+        yield bad(f"cuInit(0) returns {code}; {where}")
+    elif code == 0:
+        yield good(f"cuInit(0) returns 0; {where}")
+    elif isinstance(driver.libcuda, Absent):
+        if driver.libcuda.absent not in NONE_THERE:
+            yield unread("path of libcuda.so.1", driver.libcuda)
+    elif "/compat/" not in path:
+        yield good(f"{where}: no forward-compatibility library")
+    elif isinstance(code, Absent):
+        yield bad(f"{where}; whether CUDA accepts that was not tried ({code})", severity="warn")
+    else:
+        yield bad(f"{where}; cuInit(0) returns {code}", severity="warn")
+
+
+@check(
+    "DRV-UVM-MISSING",
+    area="driver",
+    severity="fail",
+    title="NVIDIA's unified memory driver is not available",
+    why="NCCL from 2.23 on builds CUDA memory pools on it; its start or a graph capture fails, while plain CUDA calls may work.",
+    fix="Load nvidia-uvm and create its device node; pass it to the container; in a vGPU guest enable UVM in the profile.",
+    commands=("sudo modprobe nvidia-uvm", "sudo nvidia-modprobe -u -c=0"),
+    reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    needs=(GPU,),
+)
+def drv_uvm_missing(context: Context) -> Iterator[Seen]:
+    nccl = value_or(context.node.software.nccl_effective, "")
+    if nccl and below(nccl, "2.23"):
+        yield good(f"NCCL {nccl} does without unified memory (needed from 2.23 on)")
+        return
+    nodes, modules = context.node.host.nvidia_nodes, context.node.host.modules
+    if isinstance(nodes, Absent):
+        yield unread("/dev/nvidia*", nodes)
+    else:
+        node = next((entry for entry in nodes if entry.path == "/dev/nvidia-uvm"), None)
+        if node is None:
+            yield bad("/dev/nvidia-uvm does not exist")
+        elif node.read_write is False:
+            yield bad(
+                "/dev/nvidia-uvm may not be read and written by this user",
+                fix="Give the user or the container access to /dev/nvidia-uvm.",
+            )
+        elif isinstance(node.read_write, Absent):
+            yield unread("access to /dev/nvidia-uvm", node.read_write)
+        else:
+            yield good("/dev/nvidia-uvm is there and may be used")
+    if isinstance(modules, Absent):
+        yield unread("/proc/modules", modules)
+    elif any(module.name == "nvidia_uvm" for module in modules):
+        yield good("module nvidia_uvm is loaded (/proc/modules)")
+    else:
+        yield bad("module nvidia_uvm is not loaded (/proc/modules)")
+
+
+@check(
+    "DRV-TOO-OLD",
+    area="driver",
+    severity="fail",
+    title="The driver is older than the CUDA major of PyTorch",
+    why="The first CUDA call ends with 'driver version is insufficient' (35), although nvidia-smi shows the GPUs.",
+    fix="Upgrade the driver to the branch of that CUDA major, or install the wheels of the CUDA major that the driver has.",
+    reference="https://github.com/deepseek-ai/DeepEP/issues/519",
+    needs=(GPU,),
+)
+def drv_too_old(context: Context) -> Iterator[Seen]:
+    torch = context.node.software.torch_cuda
+    if isinstance(torch, Absent) and torch.absent in NONE_THERE:
+        return
+    wanted = major(known(torch, "CUDA version of PyTorch"))
+    active, nvml = context.node.active.cu_driver_version, context.node.gpu.driver.cuda_version
+    code, origin = (active, "cuDriverGetVersion") if isinstance(active, int) and active > 0 else (nvml, "NVML")
+    have = known(code, "CUDA version of the driver")
+    text = f"the driver supports CUDA {have // 1000}.{have % 1000 // 10} ({origin}), PyTorch is built for CUDA {torch}"
+    if wanted is None:
+        yield unread("CUDA version of PyTorch", Absent("unparsable", line=str(torch)))
+    elif have // 1000 < wanted:
+        yield bad(text)
+    else:
+        yield good(text)
+
+
+@check(
+    "CUDA-ARCH-UNSUPPORTED",
+    area="driver",
+    severity="fail",
+    title="A GPU is of a generation that the EP library has no kernels for",
+    why="The library's kernels use features of newer GPUs (TMA, clusters), and GIN itself asks for compute capability 7.0.",
+    fix="Use GPUs of at least that generation, or another all-to-all backend.",
+    reference="https://github.com/deepseek-ai/DeepEP/issues/481 https://github.com/deepseek-ai/DeepEP/issues/429 "
+    "https://github.com/NVIDIA/nccl/blob/master/src/plugin/gin.cc",
+    needs=(NVML,),
+)
+def cuda_arch_unsupported(context: Context) -> Iterator[Seen]:
+    floors = [(profile.title, floor) for profile, floor in context.floors("compute_capability")]
+    floors += [(f"GIN, for {profile.title}", GIN_FLOOR) for profile in context.wants("gin")]
+    for gpu in pcie.gpus(context.node):
+        for title, floor in floors:
+            have = known(gpu.compute_capability, f"compute capability of GPU {gpu.index}")
+            text = f"GPU {gpu.index} ({value_or(gpu.name, 'unknown')}) has compute capability {have}, {title} needs {floor}"
+            yield bad(text) if below(have, floor) else good(text)
+
+
+GIN_FLOOR = "7.0"
+"""Lowest compute capability with GIN (NVIDIA/nccl src/plugin/gin.cc)."""
+
+
+@check(
+    "CUDA-MAJOR-MIX",
+    area="driver",
+    severity="fail",
+    title="CUDA majors are mixed among compiler, PyTorch, NCCL and NVSHMEM",
+    why="Builds stop in CUDA or NVSHMEM headers, or a library of the other major is linked and fails when it is loaded.",
+    fix="Install the -cu variant that belongs to torch.version.cuda, and point CUDA_HOME to a toolkit of that major.",
+    reference="https://github.com/deepseek-ai/DeepEP/issues/476",
+    needs=(GPU,),
+)
+def cuda_major_mix(context: Context) -> Iterator[Seen]:
+    software = context.node.software
+    found: list[tuple[str, int]] = []
+    for what, fact in (("PyTorch", software.torch_cuda), ("nvcc", software.toolchain.nvcc_version)):
+        if isinstance(fact, Absent):
+            if fact.absent not in NONE_THERE:
+                yield unread(f"CUDA version of {what}", fact)
+        elif (number := major(fact)) is not None:
+            found.append((f"{what} (CUDA {fact})", number))
+    for name, version in context.distributions.items():
+        if hit := _PACKAGE.fullmatch(name):
+            found.append((f"{name} {version}", int(hit.group(1))))
+    root = context.env.get("NVSHMEM_DIR", "")
+    if hit := _FOLDER.search(root):
+        found.append((f"NVSHMEM_DIR={root}", int(hit.group(1))))
+    if len(found) < 2:
+        return
+    first, wanted = found[0]
+    others = [what for what, number in found if number != wanted]
+    compiles = context.wants("jit") or context.wants("nvshmem")
+    only_nvcc = all(what.startswith("nvcc ") for what in others)
+    if others:
+        yield bad(
+            f"{first} is of CUDA {wanted}, but {', '.join(others)} not",
+            severity="warn" if only_nvcc and not compiles else None,
+        )
+    else:
+        yield good(f"all of CUDA {wanted}: {', '.join(what for what, _ in found)}")
+
+
+@check(
+    "CUDA-VMM-GDR-ATTR",
+    area="driver",
+    severity="fail",
+    title="A GPU does not offer GPUDirect RDMA for cuMem allocations",
+    why="NCCL offers GIN only when every rank has it, and symmetric memory of the EP libraries is allocated that way.",
+    fix="Use a supported GPU or full passthrough; in a VM enable GPUDirect in the GPU's profile; update the driver.",
+    reference="https://github.com/NVIDIA/nccl/blob/master/src/init.cc https://pypi.org/project/deepinfer-ep/2.5.0/",
+    needs=(GPU,),
+)
+def cuda_vmm_gdr_attr(context: Context) -> Iterator[Seen]:
+    needed = context.num_nodes > 1 or context.profile("deepep-2.5") is not None
+    for device in known(context.node.active.devices, "CUDA device attributes"):
+        name = f"CUDA device {device.ordinal}: GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED"
+        if isinstance(device.gdr_with_vmm, Absent):
+            yield unread(name, device.gdr_with_vmm)
+        elif device.gdr_with_vmm:
+            yield good(f"{name} = 1")
+        else:
+            yield bad(f"{name} = 0", severity=None if needed else "warn")

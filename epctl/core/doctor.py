@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from epctl.core.capability import Capabilities, capabilities
 from epctl.core.check import AREAS, RANK, Check, Finding, evaluate
 from epctl.core.context import Context
 from epctl.core.errors import EpctlError
 from epctl.core.fact import value_or
+from epctl.core.glance import at_a_glance
 from epctl.core.ladder import Rung, ladder
 from epctl.core.profile import Profile, chosen, profiles
 from epctl.core.snapshot import Origin, Schema, Snapshot
@@ -50,6 +51,8 @@ class Report(Struct, frozen=True):
     """live, recorded or sample"""
     origin: Origin
     taken_at: str
+    at_a_glance: tuple[str, ...]
+    """Machine, GPUs, driver, software in a few lines."""
     profiles: tuple[InForce, ...]
     capabilities: Capabilities
     ladder: tuple[Rung, ...]
@@ -127,12 +130,19 @@ def examine(node: Snapshot, checks: Iterable[Check], profile_names: tuple[str, .
         source=node.origin.kind,
         origin=node.origin,
         taken_at=node.taken_at,
+        at_a_glance=at_a_glance(node),
         profiles=tuple(InForce(profile.id, profile.title, why) for profile, why in used),
         capabilities=capabilities(context),
         ladder=ladder(context),
         findings=findings,
         summary=summarise(findings),
     )
+
+
+def with_findings(report: Report, more: tuple[Finding, ...]) -> Report:
+    """`report` with further findings (those of a job's log) sorted in and counted."""
+    findings = tuple(sorted((*report.findings, *more), key=_rank))
+    return structs.replace(report, findings=findings, summary=summarise(findings))
 
 
 def summarise(findings: tuple[Finding, ...]) -> Summary:

@@ -30,7 +30,7 @@ _GENERAL_ERRORS: tuple[tuple[str, re.Pattern[str]], ...] = (
             re.IGNORECASE,
         ),
     ),
-    ("timeout", re.compile(r"timed out|timeout", re.IGNORECASE)),
+    ("timeout", re.compile(r"timed out", re.IGNORECASE)),
 )
 _MESSAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("permission", re.compile(r"permi|berechtigung|not permitted|access denied", re.I)),
@@ -43,15 +43,22 @@ _MESSAGES: tuple[tuple[str, re.Pattern[str]], ...] = (
 class Problems:
     """The damage of one text: for each kind and place the first line, and of thousands the first ones."""
 
-    LIMIT = 200
+    MOST_KEPT = 200
+    MOST_STRANGE_LINES = 1000
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Problem] = {}
+        self._n_strange = 0
+
+    def looks_at_strange_line(self) -> bool:
+        """False once so many lines fit nowhere that further ones add nothing but time."""
+        self._n_strange += 1
+        return self._n_strange <= self.MOST_STRANGE_LINES
 
     def add(self, kind: str, where: str, line: str = "") -> None:
         """Notes one piece of damage unless its kind is known at this place."""
         key = (kind, where[-200:])
-        if key not in self._found and len(self._found) < self.LIMIT:
+        if key not in self._found and len(self._found) < self.MOST_KEPT:
             self._found[key] = Problem(kind, where[-200:], line.strip()[:200])
 
     def is_cut(self) -> bool:

@@ -4,6 +4,7 @@ in it."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 Weight = Literal["error", "note"]
@@ -48,10 +49,11 @@ _KINDS = (
     _kind("plugin_not_found", "note", "/plugin: could not find", "/plugin : could not find", "plugin load&returned",
           "no plugin found"),
     _kind("net_plugin_failed", "note", "failed to initialize net plugin", "failed to load&net plugin"),
-    _kind("gin_unavailable", "note", "gin&fail", "gin&not support", "gin&are required", "gin&disabled"),
     _kind("ib_no_device", "note", "net/ib&no device found"),
     _kind("symmetric_memory_unsupported", "note", "symmetric memory is not supported", "symmetric memory&not available",
           "symmetric&not enabled"),
+    _kind("gin_failed", "error", "gin: devcomm&fail", "gin strong signals", "net/ib/gin&fail", "ncclgin&fail"),
+    _kind("gin_unavailable", "note", "gin/plugin&fail", "any gin plugin", "the gin plugin&not support", "gin/plugin&skipping"),
     _kind("cumem_disabled", "note", "cumem&disabl", "cumem&not supported", "cumem&not enabled", "cumem&unsupported"),
     _kind("gdr_disabled", "note", "gpu direct rdma disabled", "gpu direct rdma (&disabled", "gdr&disabled",
           "gpudirect&disabled", "gdr 0"),
@@ -149,12 +151,25 @@ _CUDA_KINDS = ("cuda_failure", "nvls_failed", "cumem_failed", "unhandled_cuda_er
 _READ = 2000
 
 
+_FLAT = tuple((words[0], words[1:], kind) for kind in _KINDS for words in kind.needles)
+
+
+@lru_cache(maxsize=4096)
+def _first(low: str) -> Kind | None:
+    for word, more, kind in _FLAT:
+        if word in low and (not more or all(other in low for other in more)):
+            return kind
+    return None
+
+
 def kind_of(text: str, where: str = "") -> Kind | None:
-    """The first kind that fits. A CUDA failure within the NVLS transport is one of NVLS."""
-    low = text[:_READ].lower()
-    found = next((k for k in _KINDS if any(all(word in low for word in words) for words in k.needles)), None)
+    """The first kind that fits. A CUDA failure within the NVLS transport is one of NVLS, an unknown one in the GIN
+    sources one of GIN."""
+    found = _first(text[:_READ].lower())
     if found is not None and found.kind == "cuda_failure" and "nvls" in where:
         return Kind("nvls_failed", "error", ())
+    if found is None and where.startswith("gin/"):
+        return Kind("gin_failed", "error", ())
     return found
 
 

@@ -76,7 +76,7 @@ _LINK = re.compile(
     re.ASCII | re.I,
 )
 _LID = re.compile(r"\blid (\d{1,6})\b", re.ASCII)
-_RATE = re.compile(r"\b(\d{1,3})x([A-Z0-9?]{2,6})\b", re.ASCII)
+_RATE = re.compile(r"\b(\d{1,3})x([A-Z0-9?]{2,6})(?![\w?])", re.ASCII)
 _ATTRIBUTE = re.compile(r"(?:vendid|devid|sysimgguid|switchguid|caguid|rtguid)=", re.ASCII)
 _GROUPS = re.compile(r"(?:Chassis|Non-Chassis|Spine|Line|Leaf)\b", re.ASCII)
 _TROUBLE = re.compile(r"ibwarn:|iberror:|\S{1,80}\.c:\d+; |mad_rpc|umad|\S{0,80}ibnetdiscover: ", re.ASCII | re.I)

@@ -128,30 +128,31 @@ class _Listing:
             self.port = None
         elif stripped.startswith("ibpanic:"):
             self._fail(stripped)
-        elif not stripped.startswith("ibwarn:") and not ib.is_shell(stripped):
-            self._take_field(stripped)
+        elif ":" in stripped:
+            if not stripped.startswith("ibwarn:") and not ib.is_shell(stripped):
+                self._take_field(stripped)
+        elif self.devices and self.problems.looks_at_strange_line() and not ib.is_shell(stripped):
+            self.problems.add("unparsable", self.where(), line)
 
     def _fail(self, line: str) -> None:
         error = _error_in(line) or {"kind": "tool_failed"}
         self.problems.add(error["kind"], error.get("device") or self.where(), line)
 
     def _take_field(self, line: str) -> None:
-        key, colon, value = line.partition(":")
+        key, _, value = line.partition(":")
         if not self.devices:
-            self._before_first_device(key, colon, line)
+            self._before_first_device(key, line)
         elif port := _PORT.fullmatch(line[:20]):
             self.port = _PortBlock(int(port.group(1)))
             self.devices[-1].ports.append(self.port)
-        elif not colon:
-            self.problems.add("unparsable", self.where(), line)
         elif self.port:
             self._set(self.port.fields, _PORT_KEYS.get(key.lower()), value.strip())
         else:
             name = "ca_type" if key.lower().endswith(" type") else _DEVICE_KEYS.get(key.lower())
             self._set(self.devices[-1].fields, name, value.strip())
 
-    def _before_first_device(self, key: str, colon: str, line: str) -> None:
-        if colon and not self.cut_front and (key.lower() in _PORT_KEYS or key.lower() in _DEVICE_KEYS):
+    def _before_first_device(self, key: str, line: str) -> None:
+        if not self.cut_front and (key.lower() in _PORT_KEYS or key.lower() in _DEVICE_KEYS):
             self.cut_front = True
             self.problems.add("truncated", "start", line)
 

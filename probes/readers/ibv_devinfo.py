@@ -57,6 +57,9 @@ class Device(Struct, frozen=True):
     phys_port_cnt: int | None = None
     atomic_cap: str | None = None
     ports: list[Port] = field(default_factory=list)
+    max_qp: int | None = None
+    max_qp_rd_atom: int | None = None
+    """Outstanding RDMA reads and atomics of a queue pair as responder; like `max_qp` with -v only."""
 
 
 class Facts(Struct, frozen=True):
@@ -92,6 +95,8 @@ _DEVICE_KEYS = {
     "board_id": "board_id",
     "phys_port_cnt": "phys_port_cnt",
     "atomic_cap": "atomic_cap",
+    "max_qp": "max_qp",
+    "max_qp_rd_atom": "max_qp_rd_atom",
 }
 _PORT_KEYS = {
     "state": "state",
@@ -107,7 +112,7 @@ _PORT_KEYS = {
     "phys_state": "phys_state",
 }
 _PLAIN_KEYS = frozenset({"state", "max_mtu", "active_mtu", "sm_lid", "port_lid", "port_lmc"})
-_DEVICE_NUMBERS = frozenset({"vendor_part_id", "phys_port_cnt"})
+_DEVICE_NUMBERS = frozenset({"vendor_part_id", "phys_port_cnt", "max_qp", "max_qp_rd_atom"})
 _PORT_NUMBERS = frozenset({"sm_lid", "port_lid"})
 _SPEED_OF_CODE = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
 """Gb/s per lane: the code in brackets says it where an old library calls the speed invalid."""
@@ -212,8 +217,8 @@ class _Listing:
         else:
             self.problems.add("truncated", self.where(), line)
 
-    def find_gaps(self) -> None:
-        """Reports what the blocks lack; what the last one lacks was cut."""
+    def find_gaps(self, *, is_closed: bool) -> None:
+        """Reports what the blocks lack; what the last one lacks was cut. A blank line closes a whole text."""
         if self.is_name_list or self.problems.is_cut():
             return
         ports = [port for device in self.devices for port in device.ports]
@@ -221,6 +226,10 @@ class _Listing:
         failed = {where.partition(" ")[0] for where in self.problems.places()}
         for device in self.devices:
             gap = None if device.name in failed else self._gap(device, names)
+            count = ib.integer(device.fields.get("phys_port_cnt")) or 0
+            if not gap and not is_closed and device is self.devices[-1] and len(device.ports) < count:
+                # With -i only one port is listed, and behind it comes the blank line.
+                gap = device.name
             if gap:
                 kind = "truncated" if device is self.devices[-1] else "incomplete"
                 self.problems.add(kind, gap)
@@ -281,7 +290,7 @@ def read(raw: bytes) -> Reading[Facts]:
     for line in lines:
         listing.take(line)
     listing.take_tail(tail)
-    listing.find_gaps()
+    listing.find_gaps(is_closed=text.endswith("\n\n"))
     latest: dict[str, _DeviceBlock] = {}
     for block in listing.devices:
         if block.name not in latest or block.size() >= latest[block.name].size():

@@ -9,14 +9,16 @@ from dataclasses import field as data_field
 
 from msgspec import Struct, field
 
-from epctl.probes.readers._listing import Damage, conclude, error_kind, listing_text
+from epctl.probes.readers._listing import Damage, conclude, listing_text
 from epctl.probes.reading import Reading
 
 _DEVICE = re.compile(r"\s{0,32}Device #(\d{1,6}):\s{0,200}\Z", re.ASCII)
 _FIELD = re.compile(r"\s{0,32}(Device type|Name|Description|Device)\s{0,8}:(.*)", re.ASCII)
 _COLUMNS = re.compile(r"\s{0,32}Configurations:(.*)", re.ASCII)
 _COLUMN = re.compile(r"Default|Current|Next\s{1,4}Boot|New\b", re.IGNORECASE)
-_PARAM = re.compile(r"(\*?)\s{0,32}(RO\s{1,32})?([A-Z][A-Za-z0-9_]{1,120}(?:\[[\d.]{1,24}\])?)(?:\s+(.*))?\Z", re.ASCII)
+_PARAM = re.compile(
+    r"(\*?)\s{0,32}(RO\s{1,32})?([A-Z][A-Z0-9][A-Za-z0-9_]{0,120}(?:\[[\d.]{1,24}\])?)(?:\s+(.*))?\Z", re.ASCII
+)
 _LABELLED = re.compile(r"(.*)\((-?\d{1,20})\)\Z", re.ASCII)
 _NUMBER = re.compile(r"-?\d{1,20}\Z", re.ASCII)
 _NOTES = ("the '*' shows", "the 'ro' shows", "-i-", "-w-", "apply new configuration", "applying", "---")
@@ -102,7 +104,7 @@ def _texts(text: str, damage: Damage) -> list[_Text]:
         elif (header := _COLUMNS.match(line)) is not None:
             names = ["_".join(found.lower().split()) for found in _COLUMN.findall(header[1])]
             _last(texts).columns = names
-        elif error_kind(stripped) is not None or (param := _PARAM.match(stripped)) is None or not texts:
+        elif (param := _PARAM.match(stripped)) is None or not texts:
             damage.foreign(line, texts[-1].where if texts else "")
         else:
             is_last = position == len(lines) - 1

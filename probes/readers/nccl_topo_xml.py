@@ -235,8 +235,8 @@ def read(raw: bytes) -> Reading[Facts]:
         return Reading("empty", Facts())
     if was_cut(raw):
         return _malformed("longer than any topology file")
-    start = min((at for mark in ("<?xml", "<!", "<system") if (at := text.find(mark)) >= 0), default=-1)
-    if start < 0:
+    start = text.find("<")
+    if start < 0 or not text.startswith(("<?xml", "<!", "<system"), start):
         return Reading("error", Facts(), error=error_of(text) or {"kind": "unparsable", "message": first_line(text)})
     walk, stopped = _parse(text[start:])
     if stopped and not walk.closed:

@@ -59,8 +59,6 @@ _PHYS_STATES = frozenset(
         "UNKNOWN",
     }
 )
-_MOST_STRANGE_LINES = 1000
-"""So many lines that belong to no link are looked at; what follows adds nothing new."""
 _ERRORS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("no_such_device", re.compile(r"wrong device name|no such device", re.IGNORECASE)),
     ("module_not_loaded", re.compile(r"failed to open NETLINK_RDMA socket|protocol not supported", re.IGNORECASE)),
@@ -111,7 +109,6 @@ class _Listing:
         self.links: dict[tuple[str, int], dict[str, Any]] = {}
         self.last: dict[str, Any] | None = None
         self.open_caps = False
-        self.n_strange = 0
         self.ends_with_blank = False
         self.problems = ib.Problems()
 
@@ -130,8 +127,7 @@ class _Listing:
             self._take_strange(line)
 
     def _take_strange(self, line: str) -> None:
-        self.n_strange += 1
-        if self.n_strange > _MOST_STRANGE_LINES:
+        if not self.problems.looks_at_strange_line():
             return
         if error := _error_in(line):
             self.problems.add(error["kind"], self.where(), line)

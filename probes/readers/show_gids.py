@@ -85,15 +85,16 @@ class _Listing:
         self.problems = ib.Problems()
 
     def take(self, line: str) -> None:
-        if _is_heading(line):
+        words = line.split(None, 10)
+        if words[:3] == ["DEV", "PORT", "INDEX"]:
             self._open()
-        elif entry := _entry(line):
+        elif len(words) > 3 and (entry := _entry(line)):
             self._open_if_needed()
             self.rows += 1
             self.entries[entry.device, entry.port, entry.index] = entry
-        elif count := _COUNT.fullmatch(line.strip()[:40]):
+        elif line.startswith("n_gids") and (count := _COUNT.fullmatch(line.strip()[:40])):
             self._close(int(count.group(1)), line)
-        else:
+        elif self.problems.looks_at_strange_line():
             self._take_other(line)
 
     def _open(self) -> None:

@@ -51,7 +51,8 @@ class _Tree:
         left, arrow, target = line.partition(" -> ")
         entry = _relative(left.split()[-1] if arrow and left.strip() else line)
         if entry is None:
-            if line and self.names and not line.startswith("/sys/") and not ib.is_shell(line):
+            is_strange = self.names and not line.startswith("/sys/") and self.problems.looks_at_strange_line()
+            if line and is_strange and not ib.is_shell(line):
                 self.problems.add("unparsable", next(reversed(self.names)), line)
         elif arrow and ":" not in entry:
             self._name(entry)

@@ -1,0 +1,25 @@
+"""Renderers: pure functions from a report to text, one per format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from epctl.core.doctor import Report
+
+FORMATS: dict[str, str] = {
+    "text": "epctl.core.render.text:render",
+    "json": "epctl.core.render.data:json",
+    "junit": "epctl.core.render.data:junit",
+    "prometheus": "epctl.core.render.data:prometheus",
+    "nagios": "epctl.core.render.data:nagios",
+    "markdown": "epctl.core.render.markdown:render",
+}
+"""Format of a doctor's report → module and function; imported when asked for."""
+
+
+def renderer(name: str) -> Callable[[Report], str]:
+    """The function that renders a report in the format `name` (a key of FORMATS)."""
+    module, function = FORMATS[name].split(":")
+    found: Callable[[Report], str] = getattr(import_module(module), function)
+    return found

@@ -34,6 +34,8 @@ class PciFunction(Struct, frozen=True):
     acs_source_validation: Fact[bool] = NOT_READ
     """ACSCtl SrcValid of a bridge; unsupported when it has no ACS capability; permission when not root."""
     acs_request_redirect: Fact[bool] = NOT_READ
+    driver: Fact[str] = NOT_READ
+    """Kernel driver it is bound to (nvidia, mlx5_core, vfio-pci); not_found when none is."""
 
 
 class PcieArea(Struct, frozen=True):
@@ -111,3 +113,5 @@ class HostArea(Struct, frozen=True):
     firewall: Fact[Literal["none", "accept", "drop"]] = NOT_READ
     """Policy of the nftables input hook: `none` without one."""
     notes: tuple[str, ...] = ()
+    uptime_s: Fact[int] = NOT_READ
+    """Seconds since boot (/proc/uptime)."""

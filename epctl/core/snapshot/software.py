@@ -150,6 +150,8 @@ class EnvArea(Struct, frozen=True):
     nccl_conf: Fact[tuple[Setting, ...]] = NOT_READ
     """/etc/nccl.conf and ~/.nccl.conf; name NCCL_X, value; the file stands in `nccl_conf_files`."""
     nccl_conf_files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Lines of these files that NCCL does not understand."""
 
 
 class GpuAttributes(Struct, frozen=True):

@@ -1,0 +1,106 @@
+"""`epctl doctor`: what is wrong with this node, and how to fix it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from epctl.commands import options
+
+if TYPE_CHECKING:
+    from epctl.core.doctor import Report
+
+FORMATS = ("text", "json", "junit", "prometheus", "markdown", "nagios")
+
+
+def doctor(
+    path: options.From = None,
+    sample: options.Sample = None,
+    format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
+    output: options.Output = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ID|AREA", help="Run these checks only; may be repeated.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", metavar="ID|AREA", help="Leave these checks out; may be repeated.")
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option("--profile", metavar="NAME", help="Judge for this consumer instead of for what is installed."),
+    ] = None,
+    nodes: Annotated[
+        int,
+        typer.Option("--nodes", min=1, help="Nodes of the planned job; more than one makes missing RDMA a failure."),
+    ] = 1,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when there are warnings.")] = False,
+    list_checks: Annotated[bool, typer.Option("--list", help="List all checks and profiles.")] = False,
+    explain: Annotated[str | None, typer.Option("--explain", metavar="ID", help="Explain one check.")] = None,
+    fix_script: Annotated[
+        Path | None,
+        typer.Option("--fix-script", metavar="FILE", help="Write the fixes as commented shell; nothing is run."),
+    ] = None,
+    nccl_log: Annotated[
+        Path | None,
+        typer.Option("--nccl-log", metavar="FILE", help="Explain the NCCL_DEBUG=INFO log of a failed job, too."),
+    ] = None,
+    no_active: options.NoActive = False,
+    python: options.Python = None,
+) -> None:
+    """Say what is wrong with a node: cause, evidence, fix.
+
+    Exit code: 0 healthy, 1 a check failed, 2 usage, 3 warnings under --strict, 4 nothing that matters could be read.
+    """
+    options.choice(format, FORMATS, "--format")
+    if sample == "list":
+        return options.list_samples()
+    if list_checks or explain is not None:
+        return _catalogue(explain, format, output)
+    report = _examine(
+        path, sample, (only, skip, profile), nodes, active=not no_active, python=python, nccl_log=nccl_log
+    )
+    if fix_script is not None:
+        from epctl.core.fix_script import script
+
+        options.emit(script(report), fix_script)
+    from epctl.core.render import renderer
+
+    options.emit(renderer(format)(report), output)
+    raise typer.Exit(report.exit_code(strict=strict))
+
+
+def _examine(
+    path: Path | None,
+    sample: str | None,
+    names: tuple[list[str] | None, list[str] | None, list[str] | None],
+    nodes: int,
+    *,
+    active: bool,
+    python: str | None,
+    nccl_log: Path | None,
+) -> Report:
+    import epctl.checks  # noqa: F401 - registers them
+    from epctl.core.check import registered
+    from epctl.core.doctor import examine, select
+    from epctl.core.profile import chosen
+
+    only, skip, profiles = (tuple(entry or ()) for entry in names)
+    checks = select(registered().values(), only, skip)
+    chosen(profiles)
+    node = options.snapshot_of(path, sample, active=active, python=python)
+    report = examine(node, checks, profiles, nodes)
+    if nccl_log is None:
+        return report
+    from epctl.core.doctor import with_findings
+    from epctl.probes.job_log import explain_log
+
+    return with_findings(report, explain_log(nccl_log))
+
+
+def _catalogue(explain: str | None, format: str, output: Path | None) -> None:  # noqa: A002
+    import epctl.checks  # noqa: F401 - registers them
+    from epctl.core.render import catalogue
+
+    options.choice(format, ("text", "json"), "--format (with --list and --explain)")
+    options.emit(catalogue.explanation(explain, format) if explain is not None else catalogue.listing(format), output)

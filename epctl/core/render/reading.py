@@ -1,0 +1,42 @@
+"""What a reader saw, as JSON or as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from epctl.core.render.safe import plain
+
+
+def render(tool: str, reading: Any, format: str) -> str:  # noqa: A002, ANN401
+    """`reading` is a Reading of epctl.probes.reading; JSON has `schema`, `tool`, `status`, `error`, `problems`, `facts`."""
+    tree = msgspec.to_builtins(reading, str_keys=True)
+    if format == "json":
+        whole = {"schema": {"name": "epctl.probe", "version": 1}, "tool": tool, **tree}
+        return msgspec.json.format(msgspec.json.encode(whole), indent=1).decode() + "\n"
+    lines = [f"{tool}: {reading.status}"]
+    if reading.error:
+        lines.append("error: " + ", ".join(f"{key} {plain(str(value))}" for key, value in reading.error.items()))
+    lines += [f"problem: {plain(f'{entry.kind} {entry.where} {entry.line}'.strip())}" for entry in reading.problems]
+    lines += _tree(tree["facts"], 0)
+    return "\n".join(lines) + "\n"
+
+
+def _tree(thing: Any, depth: int) -> Iterator[str]:  # noqa: ANN401
+    pad = "  " * depth
+    pairs = thing.items() if isinstance(thing, dict) else enumerate(thing)
+    for key, value in pairs:
+        if isinstance(value, dict | list) and value and (isinstance(value, dict) or isinstance(value[0], dict | list)):
+            yield f"{pad}{plain(str(key))}:"
+            yield from _tree(value, depth + 1)
+        else:
+            shown = (
+                ", ".join(map(str, value))
+                if isinstance(value, list)
+                else "-"
+                if value is None or value == {}
+                else str(value)
+            )
+            yield f"{pad}{plain(str(key))}: {plain(shown)}"

@@ -1,0 +1,217 @@
+"""A doctor's report for people: the node at a glance, the ladder, areas, findings worst first."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from epctl.core.check import AREAS, Finding
+from epctl.core.doctor import Report
+from epctl.core.fact import Absent
+from epctl.core.render.safe import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+MARK = {"yes": ("yes", "green"), "no": ("no", "red"), "unknown": ("?", "yellow")}
+COLOUR = {"fail": "bold red", "warn": "bold yellow", "info": "cyan"}
+MAX_EVIDENCE = 8
+"""Lines of evidence shown for one finding; JSON has them all."""
+NARROW = 80
+
+
+def render(report: Report) -> str:
+    """The report as text; with colours when standard output is a terminal and NO_COLOR is not set."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    width = (
+        int(columns)
+        if (columns := os.environ.get("COLUMNS", "")).isascii() and columns.isdigit() and 20 <= int(columns) <= 500
+        else None
+    )
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=terminal,
+        no_color=not terminal or bool(os.environ.get("NO_COLOR")),
+        width=width or (None if terminal else NARROW),
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    _head(console, report)
+    _glance(console, report)
+    _ladder(console, report)
+    _areas(console, report)
+    _findings(console, report)
+    _unknown(console, report)
+    _verdict(console, report)
+    output = console.file
+    assert isinstance(output, io.StringIO)  # noqa: S101 - for the type checker
+    return "\n".join(line.rstrip() for line in output.getvalue().split("\n"))
+
+
+def _head(console: Console, report: Report) -> None:
+    console.print(f"epctl doctor: {plain(report.host)}", style="bold")
+    if report.source == "sample":
+        made = "composed by hand" if report.origin.hand_made else "recorded on a real machine"
+        console.print(
+            f"SAMPLE {plain(report.origin.name)}: packaged example data ({made}), not your machine", style="reverse"
+        )
+    else:
+        redacted = ", redacted" if report.origin.redacted else ""
+        name = f" from {plain(report.origin.name)}" if report.origin.name else ""
+        console.print(f"{report.source}{name}{redacted}, {plain(report.taken_at)}")
+    for profile in report.profiles:
+        console.print(f"profile {profile.id}: {plain(profile.because)}")
+    console.print()
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _number(value: object, unit: str = "") -> str:
+    if isinstance(value, Absent):
+        return "-"
+    return f"{value:.4g}{unit}" if isinstance(value, float) else f"{value}{unit}"
+
+
+def _glance(console: Console, report: Report) -> None:
+    for line in report.at_a_glance:
+        console.print(plain(line))
+    rows = report.capabilities.gpus
+    if rows:
+        table = _table(
+            "GPU", "NVLinks", "GB/s", "NIC", "path", "Gb/s", "usable", right=("GPU", "GB/s", "Gb/s", "usable")
+        )
+        for gpu in rows:
+            full = gpu.nvlinks_active == gpu.nvlinks
+            table.add_row(
+                str(gpu.gpu),
+                _cell(f"{_number(gpu.nvlinks_active)}/{_number(gpu.nvlinks)}", "" if full else "bold red"),
+                _number(gpu.nvlink_gbs),
+                plain(" ".join(gpu.nics)) or "-",
+                gpu.nic_path or "-",
+                _number(gpu.rdma_nominal_gbps),
+                _number(gpu.rdma_usable_gbps),
+            )
+        console.print(table)
+        console.print(f"RDMA atomics: {plain(str(report.capabilities.atomics))}")
+    console.print()
+
+
+def _cell(text: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
+def _ladder(console: Console, report: Report) -> None:
+    console.print("What can run here", style="bold")
+    table = _table("", "", "")
+    table.show_header = False
+    for rung in report.ladder:
+        word, style = MARK[rung.state]
+        table.add_row(_cell(word, style), plain(rung.rung), plain(rung.gate))
+    console.print(table)
+    first = next((rung for rung in report.ladder if rung.state != "yes"), None)
+    if first is not None and first.fix:
+        console.print(f"first missing: {plain(first.rung)}. {plain(first.fix)}")
+    console.print()
+
+
+def _areas(console: Console, report: Report) -> None:
+    table = _table(
+        "Area",
+        "failed",
+        "warn",
+        "passed",
+        "unknown",
+        "skipped",
+        right=("failed", "warn", "passed", "unknown", "skipped"),
+    )
+    for area, title in AREAS.items():
+        mine = [finding for finding in report.findings if finding.area == area]
+        if any(finding.status != "skipped" for finding in mine):
+            wrong = [finding.severity for finding in mine if finding.status == "failed"]
+            counts = [sum(finding.status == status for finding in mine) for status in ("passed", "unknown", "skipped")]
+            table.add_row(
+                title,
+                _cell(str(wrong.count("fail") or "-"), "bold red" if "fail" in wrong else ""),
+                _cell(str(len(wrong) - wrong.count("fail") or "-"), "yellow" if wrong else ""),
+                *(str(count or "-") for count in counts),
+            )
+    if table.row_count:
+        console.print(table)
+        console.print()
+
+
+def _findings(console: Console, report: Report) -> None:
+    for finding in report.findings:
+        if finding.status == "failed":
+            _finding(console, finding)
+
+
+def _finding(console: Console, finding: Finding) -> None:
+    from rich.text import Text
+
+    console.print(
+        Text.assemble(
+            (f"{finding.severity.upper()} ", COLOUR[finding.severity]), (finding.id, "bold"), f"  {finding.title}"
+        )
+    )
+    table = _table("", "")
+    table.show_header = False
+    table.columns[0].no_wrap = True
+    for i, line in enumerate(finding.evidence[:MAX_EVIDENCE]):
+        table.add_row("  seen" if i == 0 else "", plain(line))
+    if len(finding.evidence) > MAX_EVIDENCE:
+        table.add_row("", f"… and {len(finding.evidence) - MAX_EVIDENCE} more (--format json has them all)")
+    table.add_row("  why", finding.why)
+    table.add_row("  fix", plain(finding.fix))
+    for line in finding.commands:
+        table.add_row("   $", _cell(plain(line), "green"))
+    for url in finding.reference.split():
+        table.add_row("  see", _cell(url, "dim"))
+    console.print(table)
+    console.print()
+
+
+def _unknown(console: Console, report: Report) -> None:
+    unknown = [finding for finding in report.findings if finding.status == "unknown"]
+    if not unknown:
+        return
+    console.print(f"Could not be read ({len(unknown)}): not passed, not failed", style="bold")
+    table = _table("", "")
+    table.show_header = False
+    for finding in unknown:
+        more = f" (and {len(finding.evidence) - 1} more)" if len(finding.evidence) > 1 else ""
+        table.add_row(f"  {finding.id}", plain(finding.evidence[0] if finding.evidence else "") + more)
+    console.print(table)
+    console.print()
+
+
+def _verdict(console: Console, report: Report) -> None:
+    summary = report.summary
+    words = {
+        "failed": ("NOT READY", "bold red"),
+        "warnings": ("READY, with warnings", "bold yellow"),
+        "not_measured": ("COULD NOT LOOK: nothing that matters could be read", "bold yellow"),
+        "healthy": ("HEALTHY", "bold green"),
+    }
+    text, style = words[summary.verdict]
+    console.print(text, style=style)
+    console.print(
+        f"{summary.fail} failed, {summary.warn} warnings, {summary.info} notes, {summary.passed} passed, "
+        f"{summary.unknown} unknown, {summary.skipped} skipped"
+    )
