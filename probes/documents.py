@@ -11,6 +11,8 @@ from typing import Any, TypeVar, get_args
 from epctl.core.fact import Absent, Fact, Reason
 
 REASONS = frozenset(get_args(Reason))
+ERRNO: dict[str, Reason] = {"EACCES": "permission", "EPERM": "permission", "ENOENT": "not_found", "ENOTDIR": "not_found"}
+"""Names of errno that are a reason of their own."""
 MAX_TEXT_CHARS = 4096
 MAX_ITEMS = 65_536
 _INT64 = 1 << 63
@@ -36,6 +38,8 @@ def absent_of(value: Any) -> Absent | None:  # noqa: ANN401 - JSON
     error, detail = value["error"], value.get("detail", "")
     if isinstance(error, str) and error in REASONS:
         return Absent(error, text_of(detail) if detail else "")  # type: ignore[arg-type]
+    if isinstance(error, str) and error in ERRNO:
+        return Absent(ERRNO[error], error)
     words = f"{text_of(error)}: {text_of(detail)}" if detail else text_of(error)
     return Absent("failed", words)
 

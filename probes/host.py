@@ -68,6 +68,7 @@ def host(source: Source) -> HostArea:
         port_range=_pair(ports),
         firewall=wall,
         notes=(*notes, *remarks),
+        uptime_s=_uptime(source),
     )
 
 
@@ -242,6 +243,14 @@ def _shm_file(entry: Any) -> ShmFile | None:  # noqa: ANN401 - JSON
     if not name or isinstance(size, Absent):
         return None
     return ShmFile(name, size, documents.flag(entry, "owner_alive"))
+
+
+def _uptime(source: Source) -> Fact[int]:
+    found = text(source, "/proc/uptime")
+    if isinstance(found, Absent):
+        return found
+    seconds = re.match(r"(\d{1,12})(?:\.\d+)?\s", found + " ", re.ASCII)
+    return int(seconds.group(1)) if seconds else Absent("unparsable", "/proc/uptime holds no number", found[:80])
 
 
 def _pair(ports: Fact[str]) -> Fact[tuple[int, int]]:

@@ -255,7 +255,7 @@ def _or(value: Any) -> Any:  # noqa: ANN401 - a fact of the value's type
 
 
 def _number(value: int | None) -> Fact[int]:
-    return value if is_int(value) else NOT_READ  # type: ignore[return-value]
+    return value if is_int(value) else NOT_READ
 
 
 def _state(word: str) -> Fact[str]:
@@ -289,10 +289,11 @@ def _guid(word: str | None) -> Fact[str]:
 
 
 def _full_gid(word: str) -> str:
-    """A GID as eight groups of four digits, '' for what is none. Tools print it whole, or as an IPv6 address."""
+    """A GID as eight groups of four digits, '' for what is none or not set. Tools print it whole, or as an IPv6 address."""
     from ipaddress import AddressValueError, IPv6Address
 
     try:
-        return IPv6Address(word[:64]).exploded
+        address = IPv6Address(word[:64].partition("%")[0])
     except AddressValueError:
         return ""
+    return address.exploded if int(address) else ""

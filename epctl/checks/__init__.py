@@ -6,6 +6,7 @@ from importlib import import_module
 
 MODULES: tuple[str, ...] = (
     "driver",
+    "cuda",
     "gpu",
     "gpu_errors",
     "nvlink",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
-from epctl.core.views import pcie
-from epctl.core.views.needs import GPU, NVML, gpu_functions
+from epctl.core.views.needs import GPU, gpu_functions
 from epctl.core.views.versions import below, major
 
 NVML_NOT_LOADED, NVML_NO_LIBRARY, NVML_MISMATCH = 9, 12, 18
@@ -19,8 +17,8 @@ CUDA_MISMATCH, CUDA_COMPAT_UNSUPPORTED = 803, 804
 NONE_THERE = ("not_found", "tool_missing", "unsupported")
 """Reasons of an absent version that say: this part is not installed. There is nothing to compare then."""
 
-_PACKAGE = re.compile(r"nvidia-(?:nccl|nvshmem)-cu(\d{2})")
-_FOLDER = re.compile(r"cu(?:da)?[-_]?(\d{2})(?!\d)")
+FIRST_DRIVER = 300
+"""Driver branches that know CUDA's present GPUs are numbered above this; a lower number is no driver version."""
 
 
 @check(
@@ -75,7 +73,7 @@ def _bound(context: Context) -> str:
     title="Driver libraries and the loaded kernel module are of different versions",
     why="NVML and CUDA refuse to start when the libraries on disk are not those of the kernel module in memory.",
     fix="Drain the node and reboot it (or unload and load all nvidia modules); keep NVIDIA packages out of unattended upgrades.",
-    commands=("sudo apt-mark hold $(dpkg-query -W -f='${Package}\\n' 'nvidia-*' 'libnvidia-*')", "sudo reboot"),
+    commands=("sudo systemctl reboot",),
     reference="https://github.com/pando85/homelab/issues/4110 https://github.com/lyulyul/shine-cluster/issues/30",
     needs=(GPU,),
 )
@@ -85,6 +83,8 @@ def drv_nvml_mismatch(context: Context) -> Iterator[Seen]:
         yield bad(f"nvmlInit returns 18 ({driver.nvml_message or 'driver/library version mismatch'})")
     elif isinstance(driver.nvml_code, Absent):
         yield unread("nvmlInit", driver.nvml_code)
+    elif driver.nvml_code == 0:
+        yield good("nvmlInit returns 0: its library fits the kernel module")
     if isinstance(driver.kernel_version, Absent):
         if driver.kernel_version.absent not in NONE_THERE:
             yield unread("/proc/driver/nvidia/version", driver.kernel_version)
@@ -97,7 +97,8 @@ def drv_nvml_mismatch(context: Context) -> Iterator[Seen]:
 
 
 def _same_release(kernel: str, path: Fact[str], version: Fact[str]) -> Iterator[Seen]:
-    """A library of the compat package is meant to be newer, a stub has no version: neither is compared."""
+    """A library of the compat package is meant to be newer, a stub or a loader's link (libcuda.so.1.1) carries no driver
+    version: they are not compared."""
     if isinstance(path, Absent):
         if path.absent not in NONE_THERE:
             yield unread("path of a driver library", path)
@@ -105,6 +106,8 @@ def _same_release(kernel: str, path: Fact[str], version: Fact[str]) -> Iterator[
         return
     elif isinstance(version, Absent):
         yield unread(f"version of {path}", version)
+    elif (major(version) or 0) < FIRST_DRIVER:
+        return
     elif below(version, kernel) is not False or below(kernel, version) is not False:
         yield bad(f"{path} is {version}, the loaded kernel module is {kernel} (/proc/driver/nvidia/version)")
     else:
@@ -208,90 +211,3 @@ def drv_too_old(context: Context) -> Iterator[Seen]:
         yield bad(text)
     else:
         yield good(text)
-
-
-@check(
-    "CUDA-ARCH-UNSUPPORTED",
-    area="driver",
-    severity="fail",
-    title="A GPU is of a generation that the EP library has no kernels for",
-    why="The library's kernels use features of newer GPUs (TMA, clusters), and GIN itself asks for compute capability 7.0.",
-    fix="Use GPUs of at least that generation, or another all-to-all backend.",
-    reference="https://github.com/deepseek-ai/DeepEP/issues/481 https://github.com/deepseek-ai/DeepEP/issues/429 "
-    "https://github.com/NVIDIA/nccl/blob/master/src/plugin/gin.cc",
-    needs=(NVML,),
-)
-def cuda_arch_unsupported(context: Context) -> Iterator[Seen]:
-    floors = [(profile.title, floor) for profile, floor in context.floors("compute_capability")]
-    floors += [(f"GIN, for {profile.title}", GIN_FLOOR) for profile in context.wants("gin")]
-    for gpu in pcie.gpus(context.node):
-        for title, floor in floors:
-            have = known(gpu.compute_capability, f"compute capability of GPU {gpu.index}")
-            text = f"GPU {gpu.index} ({value_or(gpu.name, 'unknown')}) has compute capability {have}, {title} needs {floor}"
-            yield bad(text) if below(have, floor) else good(text)
-
-
-GIN_FLOOR = "7.0"
-"""Lowest compute capability with GIN (NVIDIA/nccl src/plugin/gin.cc)."""
-
-
-@check(
-    "CUDA-MAJOR-MIX",
-    area="driver",
-    severity="fail",
-    title="CUDA majors are mixed among compiler, PyTorch, NCCL and NVSHMEM",
-    why="Builds stop in CUDA or NVSHMEM headers, or a library of the other major is linked and fails when it is loaded.",
-    fix="Install the -cu variant that belongs to torch.version.cuda, and point CUDA_HOME to a toolkit of that major.",
-    reference="https://github.com/deepseek-ai/DeepEP/issues/476",
-    needs=(GPU,),
-)
-def cuda_major_mix(context: Context) -> Iterator[Seen]:
-    software = context.node.software
-    found: list[tuple[str, int]] = []
-    for what, fact in (("PyTorch", software.torch_cuda), ("nvcc", software.toolchain.nvcc_version)):
-        if isinstance(fact, Absent):
-            if fact.absent not in NONE_THERE:
-                yield unread(f"CUDA version of {what}", fact)
-        elif (number := major(fact)) is not None:
-            found.append((f"{what} (CUDA {fact})", number))
-    for name, version in context.distributions.items():
-        if hit := _PACKAGE.fullmatch(name):
-            found.append((f"{name} {version}", int(hit.group(1))))
-    root = context.env.get("NVSHMEM_DIR", "")
-    if hit := _FOLDER.search(root):
-        found.append((f"NVSHMEM_DIR={root}", int(hit.group(1))))
-    if len(found) < 2:
-        return
-    first, wanted = found[0]
-    others = [what for what, number in found if number != wanted]
-    compiles = context.wants("jit") or context.wants("nvshmem")
-    only_nvcc = all(what.startswith("nvcc ") for what in others)
-    if others:
-        yield bad(
-            f"{first} is of CUDA {wanted}, but {', '.join(others)} not",
-            severity="warn" if only_nvcc and not compiles else None,
-        )
-    else:
-        yield good(f"all of CUDA {wanted}: {', '.join(what for what, _ in found)}")
-
-
-@check(
-    "CUDA-VMM-GDR-ATTR",
-    area="driver",
-    severity="fail",
-    title="A GPU does not offer GPUDirect RDMA for cuMem allocations",
-    why="NCCL offers GIN only when every rank has it, and symmetric memory of the EP libraries is allocated that way.",
-    fix="Use a supported GPU or full passthrough; in a VM enable GPUDirect in the GPU's profile; update the driver.",
-    reference="https://github.com/NVIDIA/nccl/blob/master/src/init.cc https://pypi.org/project/deepinfer-ep/2.5.0/",
-    needs=(GPU,),
-)
-def cuda_vmm_gdr_attr(context: Context) -> Iterator[Seen]:
-    needed = context.num_nodes > 1 or context.profile("deepep-2.5") is not None
-    for device in known(context.node.active.devices, "CUDA device attributes"):
-        name = f"CUDA device {device.ordinal}: GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED"
-        if isinstance(device.gdr_with_vmm, Absent):
-            yield unread(name, device.gdr_with_vmm)
-        elif device.gdr_with_vmm:
-            yield good(f"{name} = 1")
-        else:
-            yield bad(f"{name} = 0", severity=None if needed else "warn")

@@ -1,1 +1,187 @@
-"""Checks of this area."""
+"""Errors of GPUs that hardware and driver have recorded: Xid, ECC, row remapping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from epctl.core.check import Seen, bad, check, good, unread
+from epctl.core.context import Context
+from epctl.core.fact import Absent, value_or
+from epctl.core.snapshot.gpu import Gpu, Xid
+from epctl.core.views import pcie
+from epctl.core.views.needs import GPU, NVML
+
+FATAL_XIDS: dict[int, str] = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "row remap or page retirement could not be recorded",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    95: "uncontained memory error",
+    109: "context switch timeout",
+    119: "GSP does not answer",
+    120: "GSP error",
+    136: "NVLink link training failed",
+    140: "unrecovered ECC error",
+    143: "GPU could not be initialised",
+    158: "GPU fatal timeout",
+}
+"""NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors), with the resolutions that leptonai/gpud lists as fatal."""
+
+WARNING_XIDS: dict[int, str] = {
+    63: "row remap recorded",
+    92: "high single-bit ECC error rate",
+    94: "contained memory error",
+}
+RECOVERY_XID = 154
+"""Its line tells the action that the driver recommends now, `(None)` when it takes one back."""
+NVLINK5_XIDS = range(144, 151)
+"""NVLink 5 (Blackwell) errors; Xid 45 is the clean-up after one of them when its line names 145 or 149."""
+
+MAX_UNCORRECTABLE_REMAPS = 512
+"""A bank group has spare rows for 512 uncorrectable remaps (leptonai/gpud remapped-rows, NVIDIA's GPU memory error management)."""
+MAX_SRAM_CORRECTED = 10_000
+"""Azure/azurehpc-health-checks conf/nd96isr_h200_v5.conf."""
+
+
+@check(
+    "GPU-XID-FATAL",
+    area="gpu",
+    severity="fail",
+    title="A GPU had a fatal error since boot, or does not answer",
+    why="Collectives hang or results are wrong, and the GPU may vanish from nvidia-smi.",
+    fix="Drain the node; reset the GPU, for Xid 79 reboot. If 48, 64 or 79 come back, have the GPU replaced.",
+    commands=("sudo dmesg -T | grep -i xid", "nvidia-smi -q -d ROW_REMAPPER,ECC"),
+    reference="https://docs.nvidia.com/deploy/xid-errors/ "
+    "https://github.com/leptonai/gpud/blob/main/components/accelerator/nvidia/xid/catalog_generated.go "
+    "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/446",
+    needs=(GPU,),
+)
+def gpu_xid_fatal(context: Context) -> Iterator[Seen]:
+    for gpu in value_or(context.node.gpu.gpus, ()):
+        if isinstance(gpu.lost, str) and gpu.lost:
+            yield bad(f"GPU {gpu.index}: {gpu.lost} (NVML)")
+    xids = context.node.gpu.driver.xids
+    if isinstance(xids, Absent):
+        yield unread("Xids (kernel log)", xids)
+        return
+    told = 0
+    for xid in xids:
+        found = _judged(xid)
+        if found is not None:
+            told += 1
+            yield found
+    if not told:
+        yield good(f"{len(xids)} Xids since boot (kernel log), none of them fatal or a memory warning")
+
+
+def _judged(xid: Xid) -> Seen | None:
+    """None for Xids that are an application's fault or of another check."""
+    where = f"Xid {xid.code} of {xid.pci}"
+    if xid.code in FATAL_XIDS:
+        return bad(f"{where} ({FATAL_XIDS[xid.code]}): {xid.line}")
+    if xid.code in WARNING_XIDS:
+        return bad(
+            f"{where} ({WARNING_XIDS[xid.code]}): {xid.line}",
+            severity="warn",
+            fix="Reset the GPU when the node is idle, so that remapped rows take effect, and watch whether it comes back.",
+        )
+    if xid.code == RECOVERY_XID and "(none)" not in xid.line.lower().rpartition(" to ")[2]:
+        return bad(f"{where} (recovery action wanted): {xid.line}", fix="Do what the line of Xid 154 asks for.")
+    return None
+
+
+@check(
+    "GPU-XID-NVLINK5",
+    area="gpu",
+    severity="fail",
+    title="NVLink 5 errors since boot",
+    why="After a fatal one several engines die together, and every pair of GPUs hangs until a reset or reboot.",
+    fix="Reset all GPUs of the NVLink domain or reboot; check the link that the line names; keep a bug report.",
+    commands=("sudo dmesg -T | grep -i xid", "sudo nvidia-bug-report.sh"),
+    reference="https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1355 "
+    "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1150 https://github.com/leptonai/gpud/pull/1160",
+    needs=(GPU,),
+)
+def gpu_xid_nvlink5(context: Context) -> Iterator[Seen]:
+    xids = context.node.gpu.driver.xids
+    if isinstance(xids, Absent):
+        yield unread("Xids (kernel log)", xids)
+        return
+    found = [xid for xid in xids if xid.code in NVLINK5_XIDS]
+    torn_down = [xid for xid in xids if xid.code == 45 and any(code in xid.line for code in ("145", "149"))]
+    for xid in found:
+        yield bad(f"Xid {xid.code} of {xid.pci}: {xid.line}", severity=None if xid.fatal else "warn")
+    for xid in torn_down:
+        yield bad(f"Xid 45 of {xid.pci}, caused by an NVLink error: {xid.line}")
+    if not found and not torn_down:
+        yield good(f"no Xid 144 to 150 among {len(xids)} since boot (kernel log)")
+
+
+@check(
+    "GPU-ROW-REMAP-FAILED",
+    area="gpu",
+    severity="fail",
+    title="Memory rows of a GPU cannot be remapped any more, or a remap waits for a reset",
+    why="Uncorrectable memory errors come back after each reset once no spare rows are left.",
+    fix="Have the GPU replaced.",
+    commands=("nvidia-smi -q -d ROW_REMAPPER",),
+    reference="https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/ "
+    "https://github.com/Azure/azurehpc-health-checks/blob/main/customTests/azure_gpu_ecc.nhc",
+    needs=(NVML,),
+)
+def gpu_row_remap_failed(context: Context) -> Iterator[Seen]:
+    for gpu in pcie.gpus(context.node):
+        if isinstance(gpu.remap_failed, Absent):
+            if gpu.remap_failed.absent != "unsupported":
+                yield unread(f"GPU {gpu.index} row remapping", gpu.remap_failed)
+            continue
+        count = value_or(gpu.remapped_uncorrectable, 0)
+        text = f"GPU {gpu.index}: {count} uncorrectable remaps (NVML)"
+        if gpu.remap_failed:
+            yield bad(f"{text}, a remap has failed")
+        elif count > MAX_UNCORRECTABLE_REMAPS:
+            yield bad(f"{text}, more than {MAX_UNCORRECTABLE_REMAPS}")
+        elif gpu.remap_pending is True:
+            yield bad(
+                f"{text}, one is pending",
+                severity="warn",
+                fix="Reset the GPU (or reboot) when the node is idle.",
+                commands=(f"sudo nvidia-smi --gpu-reset -i {gpu.index}",),
+            )
+        else:
+            yield good(f"{text}, none has failed")
+
+
+@check(
+    "GPU-ECC-SRAM",
+    area="gpu",
+    severity="fail",
+    title="A GPU has SRAM ECC errors",
+    why="They show as random CUDA errors or wrong results on that GPU, and no remapping repairs SRAM.",
+    fix="Drain the node, run DCGM's diagnostics, and have the GPU replaced.",
+    commands=("nvidia-smi -q -d ECC", "dcgmi diag -r 3"),
+    reference="https://github.com/Azure/azurehpc-health-checks/blob/main/customTests/azure_gpu_ecc.nhc "
+    "https://github.com/Azure/azurehpc-health-checks/blob/main/conf/nd96isr_h200_v5.conf",
+    needs=(NVML,),
+)
+def gpu_ecc_sram(context: Context) -> Iterator[Seen]:
+    for gpu in pcie.gpus(context.node):
+        yield from _sram(gpu)
+
+
+def _sram(gpu: Gpu) -> Iterator[Seen]:
+    limits = (
+        ("uncorrected, since the driver started", gpu.ecc_sram_uncorrected_volatile, 0),
+        ("uncorrected, in all", gpu.ecc_sram_uncorrected_aggregate, 0),
+        ("corrected, in all", gpu.ecc_sram_corrected_aggregate, MAX_SRAM_CORRECTED),
+    )
+    for what, count, limit in limits:
+        text = f"GPU {gpu.index}: SRAM ECC errors {what}"
+        if isinstance(count, Absent):
+            if count.absent != "unsupported":
+                yield unread(text, count)
+        elif count > limit:
+            yield bad(f"{text}: {count} (NVML), at most {limit} are accepted")
+        else:
+            yield good(f"{text}: {count} (NVML)")

@@ -6,10 +6,10 @@ NVML's. When the time is up, what was read until then is printed, with "partial"
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -20,32 +20,29 @@ BUDGET_S = 16.0
 """Less than the limit of the probe that starts this script: eight GPUs without persistence take seconds to wake up."""
 MAX_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of NVML 13: NVLink 6 has 36 links, NVLink 4 and 5 have 18."""
+NO_PACKAGE = -2
 INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, VERSION_MISMATCH = 2, 3, 13, 15, 25
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-PROGRAMS = ("nvidia-smi", "nvlsm", "nv-fabricmanager")
 
 # Numbers of NVML's interface (nvml.h): older and newer versions of the Python package lack some of the names.
 P2P = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3}
 ERROR_COUNTERS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3, "ecc_data": 4}
 ERROR_FIELDS = {"replay": 161, "recovery": 162, "crc": 163}
 """Hopper: one counter for all CRC errors, by link."""
+NVLINK5_COUNTERS = (
+    "malformed_packet_errors buffer_overrun_errors rx_errors rx_remote_errors rx_general_errors"
+    " local_link_integrity_errors tx_discards link_recovery_successful_events link_recovery_failed_events"
+    " total_link_recovery_events"
+)
+"""Named as `nvidia-smi nvlink -e` prints them, in lower case with underscores; their fields are 206 and the next ones."""
 NVLINK5_FIELDS = {
-    "malformed_packet_errors": 206,
-    "buffer_overrun_errors": 207,
-    "rx_errors": 208,
-    "rx_remote_errors": 209,
-    "rx_general_errors": 210,
-    "local_link_integrity_errors": 211,
-    "tx_discards": 212,
-    "link_recovery_successful_events": 213,
-    "link_recovery_failed_events": 214,
-    "total_link_recovery_events": 215,
+    **{name: 206 + i for i, name in enumerate(NVLINK5_COUNTERS.split())},
     "effective_errors": 219,
     "symbol_errors": 221,
 }
-"""Named as `nvidia-smi nvlink -e` prints them, in lower case with underscores."""
+NVLINK4 = 6
+"""NVML_NVLINK_VERSION_4_0"""
 GET_SPEED = 164
-SPEED_MBPS = (84, 85, 86, 87, 88, 89, 132, 133, 134, 135, 136, 137)
+SPEED_MBPS = (*range(84, 90), *range(132, 138))
 SPEED_MBPS_COMMON = 90
 RECOVERY_ACTION = 230
 
@@ -82,6 +79,10 @@ def ask(nvml: Any, function: str, *args: Any, give: Callable[[Any], Any] = plain
         return failure(error)
 
 
+def bus_id(struct: Any) -> Any:  # noqa: ANN401
+    return plain(struct.busId)
+
+
 def members(*names: str) -> Callable[[Any], Entry]:
     """Takes the named members out of a struct."""
     return lambda struct: {name: plain(getattr(struct, name)) for name in names}
@@ -91,101 +92,65 @@ CALLS: tuple[tuple[str, str, tuple[int, ...], Callable[[Any], Any]], ...] = (
     ("name", "nvmlDeviceGetName", (), plain),
     ("uuid", "nvmlDeviceGetUUID", (), plain),
     ("serial", "nvmlDeviceGetSerial", (), plain),
-    ("pci", "nvmlDeviceGetPciInfo", (), lambda struct: plain(struct.busId)),
     ("compute_capability", "nvmlDeviceGetCudaComputeCapability", (), plain),
     ("architecture", "nvmlDeviceGetArchitecture", (), plain),
-    ("memory", "nvmlDeviceGetMemoryInfo", (), members("total", "free")),
-    ("bar1", "nvmlDeviceGetBAR1MemoryInfo", (), members("bar1Total")),
     ("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", (), plain),
     ("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration", (), plain),
     ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", (), plain),
     ("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", (), plain),
-    ("sm_clock", "nvmlDeviceGetClockInfo", (1,), plain),
-    ("sm_clock_max", "nvmlDeviceGetMaxClockInfo", (1,), plain),
-    ("memory_clock", "nvmlDeviceGetClockInfo", (2,), plain),
-    ("utilization", "nvmlDeviceGetUtilizationRates", (), members("gpu")),
-    ("temperature", "nvmlDeviceGetTemperature", (0,), plain),
     ("power_mw", "nvmlDeviceGetPowerUsage", (), plain),
     ("persistence", "nvmlDeviceGetPersistenceMode", (), plain),
     ("mig", "nvmlDeviceGetMigMode", (), plain),
     ("compute_mode", "nvmlDeviceGetComputeMode", (), plain),
     ("ecc", "nvmlDeviceGetEccMode", (), plain),
+    ("remapped_rows", "nvmlDeviceGetRemappedRows", (), plain),
+    ("pci", "nvmlDeviceGetPciInfo", (), bus_id),
+    ("memory", "nvmlDeviceGetMemoryInfo", (), members("total", "free")),
+    ("bar1", "nvmlDeviceGetBAR1MemoryInfo", (), members("bar1Total")),
+    ("sm_clock", "nvmlDeviceGetClockInfo", (1,), plain),
+    ("sm_clock_max", "nvmlDeviceGetMaxClockInfo", (1,), plain),
+    ("memory_clock", "nvmlDeviceGetClockInfo", (2,), plain),
+    ("utilization", "nvmlDeviceGetUtilizationRates", (), members("gpu")),
+    ("temperature", "nvmlDeviceGetTemperature", (0,), plain),
     # error type (0 corrected, 1 uncorrected), counter (0 volatile, 1 aggregate), place (2 DRAM, 7 SRAM)
     ("ecc_sram_uncorrected_volatile", "nvmlDeviceGetMemoryErrorCounter", (1, 0, 7), plain),
     ("ecc_sram_uncorrected_aggregate", "nvmlDeviceGetMemoryErrorCounter", (1, 1, 7), plain),
     ("ecc_sram_corrected_aggregate", "nvmlDeviceGetMemoryErrorCounter", (0, 1, 7), plain),
     ("ecc_dram_uncorrected_volatile", "nvmlDeviceGetMemoryErrorCounter", (1, 0, 2), plain),
-    ("remapped_rows", "nvmlDeviceGetRemappedRows", (), plain),
 )
-SRAM = (
-    "aggregateUncParity",
-    "aggregateUncSecDed",
-    "aggregateCor",
-    "volatileUncParity",
-    "volatileUncSecDed",
-    "volatileCor",
-)
+SRAM = ("aggregateUncParity", "aggregateUncSecDed", "aggregateCor", "volatileUncParity", "volatileUncSecDed")
 
 
-class Collector:
+def collect(document: Entry) -> None:
     """Fills `document`, which is whole JSON at any moment."""
-
-    def __init__(self) -> None:
-        self.document: dict[str, Any] = {"partial": True}
-
-    def collect(self) -> None:
-        document = self.document
-        document["library_path"] = os.environ.get("LD_LIBRARY_PATH", "")
-        document["programs"] = {name: shutil.which(name) or "" for name in PROGRAMS}
-        document["loader"] = {name: resolved(name) for name in LIBRARIES}
-        try:
-            import pynvml
-        except Exception as error:  # noqa: BLE001 - a broken package is as good as none
-            document["init"] = {"e": -2, "s": f"the Python package nvidia-ml-py cannot be used: {error}"}
-        else:
-            document["init"] = ask(pynvml, "nvmlInit", give=lambda _: 0)
-            if "v" in document["init"]:
-                self.read(pynvml)
-        document["partial"] = False
-
-    def read(self, nvml: Any) -> None:  # noqa: ANN401
-        document = self.document
-        document["system"] = {
-            "driver_version": ask(nvml, "nvmlSystemGetDriverVersion"),
-            "cuda_version": ask(nvml, "nvmlSystemGetCudaDriverVersion"),
-            "confidential_computing": ask(nvml, "nvmlSystemGetConfComputeState", give=members("ccFeature")),
-        }
-        document["count"] = ask(nvml, "nvmlDeviceGetCount")
-        gpus: list[Entry] = []
-        document["gpus"] = gpus
-        handles: list[Any] = []
-        for index in range(document["count"].get("v", 0)):
-            kept: list[Any] = []
-            entry: Entry = {
-                "index": index,
-                "handle": ask(nvml, "nvmlDeviceGetHandleByIndex", index, give=lambda h, k=kept: k.append(h)),
-            }
-            gpus.append(entry)
-            handles.append(kept[0] if kept else None)
-            if kept:
-                read_gpu(nvml, kept[0], entry)
-        document["p2p"] = p2p(nvml, handles)
-
-
-def resolved(library: str) -> Entry:
-    """Real path of `library` as the loader picks it: the only sure way to know is to load it."""
     try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        return {"e": -1, "s": str(error)}
-    stem = library.removesuffix(".1")
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # noqa: PTH123 - no pathlib: start-up counts
-            paths = {line.split(maxsplit=5)[5].strip() for line in maps if stem in line}
-    except OSError as error:
-        return {"e": -1, "s": str(error)}
-    found = sorted(path for path in paths if os.path.basename(path).startswith(stem))  # noqa: PTH119
-    return {"v": os.path.realpath(found[0])} if found else {"e": -1, "s": "it is loaded, but not in /proc/self/maps"}  # noqa: PTH
+        import pynvml
+    except Exception as error:  # noqa: BLE001 - a broken package is as good as none
+        document["init"] = {"e": NO_PACKAGE, "s": f"the Python package nvidia-ml-py cannot be used: {error}"}
+    else:
+        document["init"] = ask(pynvml, "nvmlInit", give=lambda _: 0)
+        if "v" in document["init"]:
+            read(pynvml, document)
+    document["partial"] = False
+
+
+def read(nvml: Any, document: Entry) -> None:  # noqa: ANN401
+    document["system"] = {
+        "driver_version": ask(nvml, "nvmlSystemGetDriverVersion"),
+        "cuda_version": ask(nvml, "nvmlSystemGetCudaDriverVersion"),
+        "confidential_computing": ask(nvml, "nvmlSystemGetConfComputeState", give=members("ccFeature")),
+    }
+    document["count"] = ask(nvml, "nvmlDeviceGetCount")
+    gpus: list[Entry] = []
+    document["gpus"] = gpus
+    handles: list[Any] = []
+    for index in range(document["count"].get("v", 0)):
+        got = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
+        handles.append(got.pop("v", None))
+        gpus.append({"index": index, "handle": got or {"v": True}})
+        if handles[-1] is not None:
+            read_gpu(nvml, handles[-1], gpus[-1])
+    document["p2p"] = p2p(nvml, handles)
 
 
 def read_gpu(nvml: Any, handle: Any, entry: Entry) -> None:  # noqa: ANN401
@@ -274,27 +239,31 @@ def links(nvml: Any, handle: Any) -> list[Entry]:  # noqa: ANN401
 
 
 def link_details(nvml: Any, handle: Any, link: int) -> Entry:  # noqa: ANN401
-    old_speed = SPEED_MBPS[link] if link < len(SPEED_MBPS) else SPEED_MBPS_COMMON
-    speeds = fields(nvml, handle, {"scoped": (GET_SPEED, link), "own": (old_speed, 0)})
-    errors = {
-        name: ask(nvml, "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
-        for name, counter in ERROR_COUNTERS.items()
-    }
-    wanted = NVLINK5_FIELDS
-    if any("v" in entry for entry in errors.values()):
-        wanted = {} if "v" in errors["crc_flit"] else ERROR_FIELDS
-    more = fields(nvml, handle, {name: (field, link) for name, field in wanted.items()}) if wanted else {}
-    if wanted is NVLINK5_FIELDS and not any("v" in entry for entry in more.values()):
-        more = fields(nvml, handle, {name: (field, link) for name, field in ERROR_FIELDS.items()})
+    own = SPEED_MBPS[link] if link < len(SPEED_MBPS) else SPEED_MBPS_COMMON
+    speeds = fields(nvml, handle, {"scoped": (GET_SPEED, link), "own": (own, 0)})
+    version = ask(nvml, "nvmlDeviceGetNvLinkVersion", handle, link)
     return {
-        "version": ask(nvml, "nvmlDeviceGetNvLinkVersion", handle, link),
+        "version": version,
         "speed_mbps": speeds["scoped"] if "v" in speeds["scoped"] else speeds["own"],
         "remote_type": ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
-        "remote_pci": ask(
-            nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, give=lambda pci: plain(pci.busId)
-        ),
-        "errors": {**errors, **{name: entry for name, entry in more.items() if "v" in entry or name not in errors}},
+        "remote_pci": ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, give=bus_id),
+        "errors": link_errors(nvml, handle, link, version.get("v", NVLINK4)),
     }
+
+
+def link_errors(nvml: Any, handle: Any, link: int, version: int) -> dict[str, Entry]:  # noqa: ANN401
+    """The counters that `nvidia-smi nvlink -e` prints for this generation. The older call answers on Hopper, too, but its
+    data counters go up there on healthy links: they include what the link corrected."""
+    if version < NVLINK4:
+        old = {
+            name: ask(nvml, "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+            for name, counter in ERROR_COUNTERS.items()
+        }
+        if any("v" in entry for entry in old.values()):
+            return old
+    hopper = fields(nvml, handle, {name: (field, link) for name, field in ERROR_FIELDS.items()})
+    newer = fields(nvml, handle, {name: (field, link) for name, field in NVLINK5_FIELDS.items()})
+    return newer if version > NVLINK4 and any("v" in entry for entry in newer.values()) else hopper
 
 
 def p2p(nvml: Any, handles: list[Any]) -> list[Entry]:  # noqa: ANN401
@@ -307,23 +276,22 @@ def p2p(nvml: Any, handles: list[Any]) -> list[Entry]:  # noqa: ANN401
     ]
 
 
-def printed(document: dict[str, Any]) -> str:
+def printed(document: Entry) -> str:
     """`document` as JSON, also while another thread adds to it."""
     for _ in range(50):
-        try:
+        with contextlib.suppress(RuntimeError):  # changed while it was walked
             return json.dumps(document)
-        except RuntimeError:  # changed while it was walked
-            time.sleep(0.02)
+        time.sleep(0.02)
     return json.dumps({"partial": True, "init": {"e": -1, "s": "NVML did not come to rest"}})
 
 
 def main() -> None:
     """Collects in a thread, so that a call that hangs does not take the rest with it."""
-    collector = Collector()
-    worker = threading.Thread(target=collector.collect, daemon=True)
+    document: Entry = {"partial": True}
+    worker = threading.Thread(target=collect, args=(document,), daemon=True)
     worker.start()
     worker.join(BUDGET_S)
-    sys.stdout.write(printed(collector.document) + "\n")
+    sys.stdout.write(printed(document) + "\n")
     sys.stdout.flush()
     os._exit(0)  # a call that hangs would keep the interpreter from ending
 

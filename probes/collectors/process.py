@@ -86,7 +86,7 @@ def container_hints() -> list[str]:
         hints.append("kubernetes")
     if "APPTAINER_CONTAINER" in os.environ or "SINGULARITY_CONTAINER" in os.environ or _exists("/.singularity.d"):
         hints.append("apptainer")
-    if "ENROOT_ROOTFS" in os.environ or any("enroot" in line for line in _lines("/proc/self/mountinfo", " / / ")):
+    if "ENROOT_ROOTFS" in os.environ or any("enroot" in line for line in _root_mounts()):
         hints.append("enroot")
     if _exists("/run/.containerenv"):
         hints.append("podman")
@@ -105,11 +105,14 @@ def _exists(path: str) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
-def _lines(path: str, holding: str = "") -> list[str]:
-    """Lines of a file, those that hold a text."""
+def _root_mounts() -> list[str]:
+    return [line for line in _lines("/proc/self/mountinfo") if line.split(" ")[4:5] == ["/"]]
+
+
+def _lines(path: str) -> list[str]:
     try:
         with open(path, errors="replace") as stream:  # noqa: PTH123
-            return [line for line in stream if holding in line]
+            return list(stream)
     except OSError:
         return []
 

@@ -49,7 +49,6 @@ class Facts(Struct, frozen=True):
 
 
 _HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*)", re.ASCII | re.I)
-_HEADER_CUT = re.compile(r"[0-9a-f]{1,8}(?::[0-9a-f]{0,2}){1,2}(?:\.[0-7]?)?(?: .*)?", re.ASCII | re.I)
 _TAIL = re.compile(r" \((?:rev [0-9a-f]{2}\)|prog-if )", re.ASCII)
 _CODE = re.compile(r" \[[0-9a-f]{4}\]$", re.ASCII)
 _IDS = re.compile(r" \[[0-9a-f]{4}:[0-9a-f]{4}\]$", re.ASCII)
@@ -178,7 +177,7 @@ def _cut_in(line: str) -> str | None:
     """The key of a last line without a line end that breaks off inside its value; "" for one inside a header."""
     stripped = line.strip()
     if line == line.lstrip() and stripped:
-        return "" if _header(line) is None else None
+        return "" if _header(line) is None and not _CHATTER.match(line) else None
     key, colon, value = stripped.partition(":")
     if key in ("ACSCtl", "ACSCap"):
         return key if not colon or len(_ACS_FLAG.findall(value)) < _ACS_WORDS else None

@@ -64,7 +64,9 @@ def test_a_cut_is_named_with_function_and_line(keep: str, where: str) -> None:
 
 
 def test_a_function_that_fell_off_the_bus_is_marked() -> None:
-    raw = b"19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev ff) (prog-if ff)\n\t!!! Unknown header type 7f\n\tKernel driver in use: nvidia\n\n"
+    raw = (
+        b"19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev ff) (prog-if ff)\n\t!!! Unknown header type 7f\n\n"
+    )
     (device,) = read(raw).facts.devices
     assert (device.fell_off_bus, device.link, device.name) == (True, None, "NVIDIA Corporation Device 2330")
 

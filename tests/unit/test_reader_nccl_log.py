@@ -10,6 +10,10 @@ import pytest
 from epctl.probes.readers.nccl_log import read
 
 HEAD = "node1:101:202 [3] "
+COMPLETION = (
+    "NET/IB: Got completion from peer fe80::1%eth0<4711> with status=IBV_WC_REM_ACCESS_ERR(10) "
+    "opcode=IBV_WC_RDMA_WRITE(1) vendor_err=136 localGid fe80::2 remoteGidsfe80::3 hca mlx5_2"
+)
 
 
 def warnings_of(text: str, where: str = "x.cc:1") -> list[dict[str, Any]]:
@@ -21,8 +25,7 @@ def warnings_of(text: str, where: str = "x.cc:1") -> list[dict[str, Any]]:
     ("text", "kind", "detail"),
     [
         (
-            "NET/IB: Got completion from peer fe80::1%eth0<4711> with status=IBV_WC_REM_ACCESS_ERR(10) "
-            "opcode=IBV_WC_RDMA_WRITE(1) vendor_err=136 localGid fe80::2 remoteGidsfe80::3 hca mlx5_2",
+            COMPLETION,
             "ib_completion_error",
             {"status": 10, "status_name": "IBV_WC_REM_ACCESS_ERR", "opcode": 1, "vendor_err": 136, "hca": "mlx5_2",
              "peer": "fe80::1%eth0", "local_gid": "fe80::2", "remote_gid": "fe80::3"},
@@ -85,7 +88,10 @@ def test_two_records_that_ran_into_one_line_are_both_read() -> None:
 
 
 def test_ranks_are_those_of_the_largest_communicator_and_hanging_ones_are_named() -> None:
-    line = "n1:{0}:9 [{0}] NCCL INFO ncclComm{4} comm 0x{1} rank {0} nranks {2} cudaDev {0} nvmlDev {0} busId 10018000 commId 0x{2} - Init {3}\n"
+    line = (
+        "n1:{0}:9 [{0}] NCCL INFO ncclComm{4} comm 0x{1} rank {0} nranks {2} cudaDev {0} nvmlDev {0} busId 10018000 "
+        "commId 0x{2} - Init {3}\n"
+    )
     text = line.format(0, "a", 2, "START", "InitRank") + line.format(0, "b", 1, "START", "Split")
     text += line.format(1, "c", 2, "START", "InitRank") + line.format(0, "a", 2, "COMPLETE", "InitRank")
     facts = read(text.encode()).facts

@@ -6,7 +6,10 @@ import pytest
 
 from epctl.probes.readers.nccl_topo_xml import read
 
-GPU = '<system version="1"><cpu numaid="0"><pci busid="0000:19:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">{}</pci></cpu></system>'
+GPU = (
+    '<system version="1"><cpu numaid="0"><pci busid="0000:19:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" '
+    'link_width="16">{}</pci></cpu></system>'
+)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
@@ -21,8 +21,9 @@ FIRST_NCCL = "2.28.7"
 """First NCCL release with GIN."""
 NVL72_GPUS = 72
 """Largest NVLink domain that is built (GB200/GB300 NVL72)."""
-_REFUSED = (93, 95)
-"""EPROTONOSUPPORT, EOPNOTSUPP: what NCCL's probe of ibv_reg_dmabuf_mr takes for a no."""
+_SUPPORTED, _REFUSED = 9, (93, 95)
+"""What NCCL's probe of ibv_reg_dmabuf_mr takes for a yes (EBADF: only its descriptor was wrong), and for a no
+(EPROTONOSUPPORT, EOPNOTSUPP)."""
 _DMABUF_KERNEL = "5.12"
 """First Linux with DMA-BUF memory regions in its RDMA layer."""
 
@@ -73,30 +74,35 @@ def one_nvlink_domain(context: Context) -> bool:
 
 
 def active_ports(context: Context) -> tuple[nics.Nic, ...]:
-    """Active RDMA ports that NCCL may use; raises Unreadable."""
-    return tuple(nic for nic in nics.selected(context) if nic.active)
+    """Active RDMA ports that NCCL may use; raises Unreadable, also when none is active and the state of one is not known."""
+    chosen = nics.selected(context)
+    active = tuple(nic for nic in chosen if nic.active)
+    for nic in () if active else chosen:
+        known(nic.port.state, f"state of {nic.label}")
+    return active
 
 
-def dma_buf(node: Snapshot, switched_off: str = "") -> Gate:
-    """The DMA-BUF way from NICs to GPU memory. `switched_off`: the setting that rules it out, when there is one."""
-    closed = _dma_buf_closed(node, switched_off)
+def dma_buf(node: Snapshot, switched_off: str = "", *, by_kernel: bool = False) -> Gate:
+    """The DMA-BUF way from NICs to GPU memory. `switched_off`: the setting that rules it out, when there is one.
+    `by_kernel`: the consumer goes by the kernel's version (aws-ofi-nccl does), whatever an OFED adds to an older one."""
+    closed = f"DMA-BUF is switched off by {switched_off}" if switched_off else _dma_buf_closed(node, by_kernel)
     if closed:
         return Gate("DMA-BUF", "closed", closed)
     devices, verbs = node.active.devices, node.active.verbs
     if isinstance(devices, Absent) or isinstance(verbs, Absent):
         missing = devices if isinstance(devices, Absent) else verbs
         return Gate("DMA-BUF", "unknown", f"DMA-BUF probes: {missing}")
-    willing = [probe.device for probe in verbs if probe.dmabuf_errno == 9]  # EBADF: only the descriptor was wrong
+    willing = [probe.device for probe in verbs if probe.dmabuf_errno == _SUPPORTED]
     if willing and devices and all(device.dma_buf is True for device in devices):
         return Gate("DMA-BUF", "open", f"all GPUs export DMA-BUF, {willing[0]} takes it (active probes)")
     return Gate("DMA-BUF", "unknown", "DMA-BUF of GPUs and adapters could not be told")
 
 
-def _dma_buf_closed(node: Snapshot, switched_off: str) -> str:
-    if switched_off:
-        return f"DMA-BUF is switched off by {switched_off}"
+def _dma_buf_closed(node: Snapshot, by_kernel: bool) -> str:
     kernel = value_or(node.host.kernel, "")
-    if versions.below(kernel, _DMABUF_KERNEL):
+    answers = [probe.dmabuf_errno for probe in value_or(node.active.verbs, ()) if isinstance(probe.dmabuf_errno, int)]
+    has_ofed = isinstance(node.rdma.ofed_version, str)
+    if versions.below(kernel, _DMABUF_KERNEL) and (by_kernel or not (has_ofed or _SUPPORTED in answers)):
         return f"kernel {kernel} has no DMA-BUF for RDMA (Linux {_DMABUF_KERNEL} has)"
     devices = value_or(node.active.devices, ())
     without = [device.ordinal for device in devices if device.dma_buf is False]
@@ -104,7 +110,6 @@ def _dma_buf_closed(node: Snapshot, switched_off: str) -> str:
         return f"CUDA device {without[0]} has no DMA-BUF (CUDA attribute)"
     if not devices and node.gpu.driver.kernel_flavour == "proprietary":
         return "the proprietary NVIDIA kernel module offers no DMA-BUF"
-    answers = [probe.dmabuf_errno for probe in value_or(node.active.verbs, ()) if isinstance(probe.dmabuf_errno, int)]
     if answers and all(answer in _REFUSED for answer in answers):
         return f"ibv_reg_dmabuf_mr is refused by every adapter (errno {answers[0]})"
     return ""
@@ -115,100 +120,101 @@ def gates(context: Context) -> tuple[Gate, ...]:
     return tuple(_tell(name, look, context) for name, look in _GATES.items())
 
 
-Look = Callable[[Context], Iterator[Gate]]
+Look = Callable[[Context], Gate]
 
 
 def _tell(name: str, look: Look, context: Context) -> Gate:
     try:
-        return next(look(context))
+        return look(context)
     except Unreadable as error:
         return Gate(name, "unknown", str(error))
 
 
-def _nccl(context: Context) -> Iterator[Gate]:
+def _nccl(context: Context) -> Gate:
     found = known(context.node.software.nccl_effective, "version of the NCCL in use")
     if versions.below(found, FIRST_NCCL):
-        yield Gate("NCCL", "closed", f"NCCL {found} has no GIN, {FIRST_NCCL} has", "Install a newer nvidia-nccl wheel.")
-    yield Gate("NCCL", "open", f"NCCL {found}")
+        return Gate(
+            "NCCL", "closed", f"NCCL {found} has no GIN, {FIRST_NCCL} has", "Install a newer nvidia-nccl wheel."
+        )
+    return Gate("NCCL", "open", f"NCCL {found}")
 
 
-def _gin_enabled(context: Context) -> Iterator[Gate]:
+def _gin_enabled(context: Context) -> Gate:
     if is_off(context, "NCCL_GIN_ENABLE"):
-        yield Gate("GIN enabled", "closed", told(context, "NCCL_GIN_ENABLE"), "Unset NCCL_GIN_ENABLE.")
+        return Gate("GIN enabled", "closed", told(context, "NCCL_GIN_ENABLE"), "Unset NCCL_GIN_ENABLE.")
     if gin_type(context) == 0:
-        yield Gate("GIN enabled", "closed", told(context, "NCCL_GIN_TYPE"), "Unset NCCL_GIN_TYPE.")
-    yield Gate("GIN enabled", "open", "NCCL_GIN_ENABLE is not 0")
+        return Gate("GIN enabled", "closed", told(context, "NCCL_GIN_TYPE"), "Unset NCCL_GIN_TYPE.")
+    return Gate("GIN enabled", "open", "NCCL_GIN_ENABLE is not 0")
 
 
-def _ib_enabled(context: Context) -> Iterator[Gate]:
+def _ib_enabled(context: Context) -> Gate:
     if is_on(context, "NCCL_IB_DISABLE") and not all(nic.is_efa for nic in nics.ports(context.node)):
-        yield Gate("IB enabled", "closed", told(context, "NCCL_IB_DISABLE"), "Unset NCCL_IB_DISABLE.")
-    yield Gate("IB enabled", "open", "NCCL_IB_DISABLE switches no adapter off")
+        return Gate("IB enabled", "closed", told(context, "NCCL_IB_DISABLE"), "Unset NCCL_IB_DISABLE.")
+    return Gate("IB enabled", "open", "NCCL_IB_DISABLE switches no adapter off")
 
 
-def _cumem(context: Context) -> Iterator[Gate]:
+def _cumem(context: Context) -> Gate:
     if is_off(context, "NCCL_CUMEM_ENABLE"):
-        yield Gate("cuMem", "closed", told(context, "NCCL_CUMEM_ENABLE"), "Unset NCCL_CUMEM_ENABLE.")
-    yield Gate("cuMem", "open", "NCCL_CUMEM_ENABLE is not 0")
+        return Gate("cuMem", "closed", told(context, "NCCL_CUMEM_ENABLE"), "Unset NCCL_CUMEM_ENABLE.")
+    return Gate("cuMem", "open", "NCCL_CUMEM_ENABLE is not 0")
 
 
-def _adapter(context: Context) -> Iterator[Gate]:
+def _adapter(context: Context) -> Gate:
     name = "network adapter"
     ports = active_ports(context)
     if not ports:
         chosen = setting(context, "NCCL_IB_HCA")
         limit = f" that NCCL_IB_HCA={chosen} lets through" if chosen else ""
         fix = "Bring an RDMA port up; for EP inside one NVLink domain set EP_DISABLE_GIN=1."
-        yield Gate(name, "closed", f"there is no active RDMA port{limit}", fix)
-        return
+        return Gate(name, "closed", f"there is no active RDMA port{limit}", fix)
     drivers = sorted({str(nic.device.driver) for nic in ports})
     wanted_driver = {GDAKI: "mlx5_core", EFA_GDA: "efa"}.get(gin_type(context))
     if wanted_driver and wanted_driver not in drivers:
         text = f"{told(context, 'NCCL_GIN_TYPE')} works with {wanted_driver}, active ports have {', '.join(drivers)}"
-        yield Gate(name, "closed", text, "Unset NCCL_GIN_TYPE, or ask for what the adapters can do.")
+        return Gate(name, "closed", text, "Unset NCCL_GIN_TYPE, or ask for what the adapters can do.")
     if drivers == ["efa"] and not any(plugins.is_ofi(plugin) for plugin in plugins.found(context.node)):
         text = "all active ports are EFA, and aws-ofi-nccl is not on the loader path"
-        yield Gate(name, "closed", text, "Install the EFA installer's aws-ofi-nccl plugin.")
-    yield Gate(name, "open", f"{len(ports)} active ports with driver {', '.join(drivers)}")
+        return Gate(name, "closed", text, "Install the EFA installer's aws-ofi-nccl plugin.")
+    return Gate(name, "open", f"{len(ports)} active ports with driver {', '.join(drivers)}")
 
 
-def _gdr(context: Context) -> Iterator[Gate]:
+def _gdr(context: Context) -> Gate:
     name = "GPUDirect path"
     modules = {module.name for module in value_or(context.node.host.modules, ())}
     if context.node.gdr.peermem_loaded is True:
-        yield Gate(name, "open", "nvidia_peermem is loaded")
+        return Gate(name, "open", "nvidia_peermem is loaded")
     if needs.has_efa(context.node) and "efa_nv_peermem" in modules:
-        yield Gate(name, "open", "efa_nv_peermem is loaded")
+        return Gate(name, "open", "efa_nv_peermem is loaded")
     off = told(context, "NCCL_DMABUF_ENABLE") if is_off(context, "NCCL_DMABUF_ENABLE") else ""
     other = dma_buf(context.node, off)
     if other.state == "open":
-        yield Gate(name, "open", other.text)
+        return Gate(name, "open", other.text)
     known(context.node.gdr.peermem_loaded, "nvidia_peermem (/proc/modules)")
     fix = "Load nvidia-peermem, or use the open kernel modules with DMA-BUF on Linux 5.12 or newer."
-    yield Gate(name, other.state, f"nvidia_peermem is not loaded, and {other.text}", fix)
+    return Gate(name, other.state, f"nvidia_peermem is not loaded, and {other.text}", fix)
 
 
-def _attribute(context: Context) -> Iterator[Gate]:
+def _attribute(context: Context) -> Gate:
     name = "GPUDirect for cuMem memory"
     devices = known(context.node.active.devices, "CUDA device attributes (active probe)")
     without = [device.ordinal for device in devices if device.gdr_with_vmm is False]
     if without:
         text = f"CUDA device {without[0]} lacks GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED"
-        yield Gate(
+        return Gate(
             name, "closed", text, "Use bare metal or a passthrough profile with GPUDirect, and a current driver."
         )
     for device in devices:
         known(device.gdr_with_vmm, f"GPUDirect attribute of CUDA device {device.ordinal}")
-    yield Gate(name, "open", f"{len(devices)} GPUs report it (CUDA attribute)")
+    return Gate(name, "open", f"{len(devices)} GPUs report it (CUDA attribute)")
 
 
-def _capability(context: Context) -> Iterator[Gate]:
+def _capability(context: Context) -> Gate:
     name = "compute capability"
     for gpu in pcie.gpus(context.node):
         found = known(gpu.compute_capability, f"compute capability of GPU {gpu.index}")
         if versions.below(found, "7.0"):
-            yield Gate(name, "closed", f"GPU {gpu.index} has {found}, GIN needs 7.0", "Use newer GPUs.")
-    yield Gate(name, "open", "7.0 or more")
+            return Gate(name, "closed", f"GPU {gpu.index} has {found}, GIN needs 7.0", "Use newer GPUs.")
+    return Gate(name, "open", "7.0 or more")
 
 
 _GATES: dict[str, Look] = {

@@ -1,0 +1,250 @@
+"""Copies of NCCL and NVSHMEM that an interpreter may meet, and NCCL's network plugins, read from their files.
+
+Standard library alone, Python 3.8 or later.
+"""
+# ruff: noqa: PTH - os.path is what an interpreter of any age has
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import hashlib
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from epctl.probes.collectors import _loader
+else:
+    sys.path.append(os.path.dirname(os.path.realpath(__file__)))
+    import _loader
+
+MAX_HASHED_BYTES = 2 << 30
+"""All files that are hashed to tell copies of one size apart, together."""
+MAX_LIBRARIES = 200
+
+
+class Kind(NamedTuple):
+    """One library: how its files are called and where they keep their version."""
+
+    name: str
+    pattern: str
+    hint: bytes
+    version: re.Pattern[bytes]
+    header: str
+    roots: tuple[str, ...]
+
+
+NCCL = Kind(
+    "nccl",
+    "libnccl.so*",
+    b"NCCL version ",
+    re.compile(rb"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)"),
+    "nccl.h",
+    ("EP_NCCL_ROOT_DIR", "NCCL_DIR", "NCCL_ROOT", "NCCL_HOME", "NCCL_ROOT_DIR"),
+)
+NVSHMEM = Kind(
+    "nvshmem",
+    "libnvshmem_host.so*",
+    b"NVSHMEM v",
+    re.compile(rb"NVSHMEM v(\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)"),
+    "nvshmem.h",
+    ("EP_NVSHMEM_ROOT_DIR", "NVSHMEM_DIR", "NVSHMEM_HOME"),
+)
+_OFI = re.compile(rb"aws-ofi-nccl[ /-]v?(\d{1,3}\.\d{1,3}\.\d{1,3})")
+_DEFINE = re.compile(r"^\s*#\s*define\s+(?:NCCL|NVSHMEM_VENDOR)_(MAJOR|MINOR|PATCH)(?:_VERSION)?\s+(\d{1,4})\b", re.M)
+
+
+def libraries(kind: Kind, loader: _loader.Loader, packaged: list[str]) -> list[dict[str, Any]]:
+    """Every copy: mapped into this process, in a distribution (`packaged`), on the loader's path, below a root variable."""
+    found: list[dict[str, Any]] = [_entry(kind, "loaded", path) for path in mapped(kind.pattern)]
+    found += [_entry(kind, "package", path) for path in packaged]
+    on_path = [*loader.every(kind.pattern), *_beside_python(kind)]
+    for number, path in enumerate(on_path):
+        found.append({**_entry(kind, "loader", path), "first": number == 0})
+    for variable in kind.roots:
+        root = os.environ.get(variable, "")
+        for folder in ("lib", "lib64") if root else ():
+            found += [_entry(kind, "root", path) for path in _files(os.path.join(root, folder), kind.pattern)]
+    unique = {(entry["origin"], entry["path"]): entry for entry in reversed(found)}
+    kept = [entry for entry in found if unique.get((entry["origin"], entry["path"])) is entry][:MAX_LIBRARIES]
+    _hash_twins(kept)
+    return kept
+
+
+def mapped(pattern: str) -> list[str]:
+    """Files of this process's memory map whose name matches."""
+    try:
+        with open("/proc/self/maps", errors="replace") as stream:
+            paths = {line.split(None, 5)[5].rstrip("\n") for line in stream if ".so" in line and "/" in line}
+    except (OSError, IndexError):
+        return []
+    return sorted(path for path in paths if fnmatch.fnmatch(os.path.basename(path), pattern))
+
+
+def _beside_python(kind: Kind) -> list[str]:
+    """Conda's interpreter carries a run path to its own lib folder."""
+    conda = os.environ.get("CONDA_PREFIX", "")
+    return _files(os.path.join(conda, "lib"), kind.pattern) if conda and sys.prefix.startswith(conda) else []
+
+
+def _files(folder: str, pattern: str) -> list[str]:
+    return [path for path in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))) if os.path.isfile(path)]
+
+
+def _entry(kind: Kind, origin: str, path: str) -> dict[str, Any]:
+    return {"origin": origin, "path": path, "real_path": os.path.realpath(path), "version": version(kind, path)}
+
+
+_known: dict[tuple[str, str], Any] = {}
+
+
+def version(kind: Kind, path: str) -> Any:  # noqa: ANN401 - JSON
+    """Version from the text inside of a library, else from the headers beside it."""
+    key = (kind.name, os.path.realpath(path))
+    if key not in _known:
+        told = _loader.search(path, kind.version, kind.hint) or headers(kind, path)
+        _known[key] = told or {"error": "unparsable", "detail": "the file does not tell its version"}
+    return _known[key]
+
+
+def headers(kind: Kind, path: str) -> str:
+    """Version of the headers that belong to the library at `path`: ../include, else the system's for a system library."""
+    folder = os.path.dirname(os.path.abspath(path))
+    places = [os.path.join(os.path.dirname(folder), "include")]
+    if folder.startswith(("/usr/lib", "/lib")):
+        places.append("/usr/include")
+    return next(filter(None, (header_version(kind, place) for place in places)), "")
+
+
+def header_version(kind: Kind, include: str) -> str:
+    """Version that the headers in a folder define; '' without them."""
+    for name in (kind.header, "non_abi/nvshmem_version.h") if kind is NVSHMEM else (kind.header,):
+        try:
+            with open(os.path.join(include, name), errors="replace") as stream:
+                numbers = dict(_DEFINE.findall(stream.read(1 << 20)))
+        except OSError:
+            continue
+        if len(numbers) == 3:
+            return "{MAJOR}.{MINOR}.{PATCH}".format(**numbers)
+    return ""
+
+
+def _hash_twins(entries: list[dict[str, Any]]) -> None:
+    """SHA-256 of files that have the size of another one: they may be two copies of one library."""
+    by_size: dict[int, set[str]] = {}
+    for entry in entries:
+        try:
+            by_size.setdefault(os.stat(entry["real_path"]).st_size, set()).add(entry["real_path"])
+        except OSError:
+            continue
+    left = MAX_HASHED_BYTES
+    sums: dict[str, Any] = {}
+    for size, paths in by_size.items():
+        for path in sorted(paths) if len(paths) > 1 else ():
+            left -= size
+            sums[path] = _sha256(path) if left >= 0 else {"error": "not_read", "detail": "too many large copies"}
+    for entry in entries:
+        if entry["real_path"] in sums:
+            entry["sha256"] = sums[entry["real_path"]]
+
+
+def _sha256(path: str) -> Any:  # noqa: ANN401 - JSON
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as stream:
+            while True:
+                chunk = stream.read(1 << 22)
+                if not chunk:
+                    return digest.hexdigest()
+                digest.update(chunk)
+    except OSError as error:
+        return {"error": "failed", "detail": str(error)}
+
+
+def roots() -> list[dict[str, Any]]:
+    """Folders that a variable names as the root of NCCL or NVSHMEM."""
+    found: list[dict[str, Any]] = []
+    for kind in (NCCL, NVSHMEM):
+        for variable in kind.roots:
+            root = os.environ.get(variable, "")
+            if root:
+                include = os.path.join(root, "include")
+                found.append(
+                    {
+                        "variable": variable,
+                        "path": root,
+                        "has_include": os.path.isfile(os.path.join(include, kind.header)),
+                        "has_lib": bool(_files(os.path.join(root, "lib"), kind.pattern)),
+                        "has_device_headers": os.path.isdir(os.path.join(include, f"{kind.name}_device")),
+                    }
+                )
+    return found
+
+
+def effective(loader: _loader.Loader, torch_folder: str, copies: list[dict[str, Any]]) -> dict[str, Any]:
+    """The NCCL that PyTorch (or else this interpreter) would use: {path, version, headers}."""
+    for entry in copies:
+        if entry["origin"] == "loaded":
+            return _effective(entry["path"])
+    library = next(iter(_files(os.path.join(torch_folder, "lib"), "libtorch_cuda.so")), "") if torch_folder else ""
+    if library:
+        parsed = _loader.load(library)
+        wanted = next((soname for soname in parsed.needed if soname.startswith("libnccl.so")), "")
+        if not wanted and not parsed.error:
+            return _linked_in(library)
+        path = _loader.resolve(loader, library, wanted, parsed) if wanted else ""
+        if path:
+            return _effective(path)
+    order = ("package", "loader") if not loader.folders and not loader.preload else ("loader", "package")
+    for origin in order:
+        for entry in copies:
+            if entry["origin"] == origin:
+                return _effective(entry["path"])
+    return {"path": {"error": "not_found", "detail": "no libnccl"}, "version": {"error": "not_found", "detail": "no libnccl"}}
+
+
+def _effective(path: str) -> dict[str, Any]:
+    beside = headers(NCCL, path) or headers(NCCL, os.path.realpath(path))
+    return {
+        "path": os.path.realpath(path),
+        "version": version(NCCL, path),
+        "headers": beside or {"error": "not_found", "detail": "no nccl.h beside the library"},
+    }
+
+
+def _linked_in(library: str) -> dict[str, Any]:
+    told = _loader.search(library, NCCL.version, NCCL.hint)
+    return {
+        "path": os.path.realpath(library),
+        "version": told or {"error": "not_found", "detail": "PyTorch has no NCCL"},
+        "headers": {"error": "not_found", "detail": "NCCL is a part of libtorch_cuda"},
+    }
+
+
+def plugins(loader: _loader.Loader) -> list[dict[str, Any]]:
+    """Network plugins on the loader's path, and one that NCCL_NET_PLUGIN gives by its path."""
+    paths = loader.every("libnccl-net*.so*")
+    named = os.environ.get("NCCL_NET_PLUGIN", "")
+    if named.startswith("/") and os.path.isfile(named):
+        paths.insert(0, named)
+    first_by_name: dict[str, str] = {}
+    for path in paths:
+        first_by_name.setdefault(os.path.basename(path), path)
+    return [_plugin(loader, name, path) for name, path in sorted(first_by_name.items())][:MAX_LIBRARIES]
+
+
+def _plugin(loader: _loader.Loader, name: str, path: str) -> dict[str, Any]:
+    parsed = _loader.load(path)
+    if parsed.error:
+        wrong = {"error": "unparsable", "detail": parsed.error}
+        return {"name": name, "path": path, "version": wrong, "missing": wrong, "glibc_needed": wrong}
+    told = _loader.search(path, _OFI, b"aws-ofi-nccl")
+    return {
+        "name": name,
+        "path": path,
+        "version": told or {"error": "not_found", "detail": "the plugin does not tell its version"},
+        "missing": _loader.missing(loader, path, parsed, []),
+        "glibc_needed": parsed.glibc_needed or {"error": "not_found", "detail": "it asks for no version of glibc"},
+    }

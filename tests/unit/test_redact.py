@@ -1,0 +1,113 @@
+"""After redaction nothing identifies the site, and the relations between values are what they were."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epctl.probes.redact import Redactor, redact
+from epctl.probes.source import Output, Recording
+
+HOST, USER = "gpu-prod-0417", "m.mustermann"
+
+
+def node() -> Recording:
+    return Recording(
+        commands={
+            ("ibstat",): Output(
+                f"CA 'mlx5_0'\n Node GUID: 0x946dae0300aabbcc\n {HOST}.corp.example.com\n".encode(),
+                b"/home/m.mustermann/x",
+            )
+        },
+        files={
+            "/proc/sys/kernel/hostname": f"{HOST}\n".encode(),
+            "/sys/class/infiniband/mlx5_0/node_guid": b"946d:ae03:00aa:bbcc\n",
+            "/sys/class/infiniband/mlx5_0/ports/1/gids/3": b"0000:0000:0000:0000:0000:ffff:c0a8:0307\n",
+            f"/home/{USER}/.nccl.conf": b"NCCL_SOCKET_IFNAME=eth0\n",
+            "/x/config": bytes(range(256)),
+        },
+        folders={"/home": (USER,)},
+        targets={"/dev/disk": "/dev/disk/by-uuid/1f2e3d4c-0001-4000-8000-333344445555"},
+        documents={
+            "environment": {"MASTER_ADDR": "192.168.3.7", "USER": USER, "HOSTNAME": HOST},
+            "nvml": {
+                "gpus": [{"serial": {"v": "1650000000001"}, "uuid": {"v": "GPU-1f2e3d4c-0001-4000-8000-333344445555"}}]
+            },
+            "process": {"hostname": HOST},
+        },
+    )
+
+
+SECRETS = (
+    "gpu-prod-0417",
+    "corp.example",
+    "mustermann",
+    "946dae0300aabbcc",
+    "946d:ae03",
+    "c0a8:0307",
+    "192.168.3.7",
+    "1650000000001",
+    "333344445555",
+)
+
+
+def test_nothing_that_identifies_the_site_is_left() -> None:
+    text = repr(redact(node()))
+    for secret in SECRETS:
+        assert secret not in text, secret
+
+
+def test_the_same_value_has_the_same_stand_in_in_every_form() -> None:
+    made = redact(node())
+    output = made.commands["ibstat",]
+    assert isinstance(output, Output)
+    guid = made.files["/sys/class/infiniband/mlx5_0/node_guid"]
+    assert guid == b"0000:0000:0000:0001\n"
+    assert b"0x0000000000000001" in output.stdout
+    assert made.documents["environment"]["MASTER_ADDR"] == "10.100.1.1"
+    assert made.files["/sys/class/infiniband/mlx5_0/ports/1/gids/3"] == b"0000:0000:0000:0000:0000:ffff:0a64:0101\n"
+    assert made.documents["environment"]["HOSTNAME"] == made.documents["process"]["hostname"] == "host-1"
+    assert "/home/user-1/.nccl.conf" in made.files
+
+
+def test_binary_files_stay_as_they_are() -> None:
+    assert redact(node()).files["/x/config"] == bytes(range(256))
+
+
+def test_values_with_a_meaning_of_their_own_stay() -> None:
+    kept = (
+        "0000:18:00.0 580.159.04 2.32.3+cuda13.0 28.43.2566 0.0.0.0 127.0.0.1 ::1 00:00:00:00:00:00 0x0000000000000000 "
+        "0000:0000:0000:0000 MLNX_OFED_LINUX-24.10-2.1.8.0 12:30:11 PCI:0000:18:00 26.562 GB/s mlx5_bond_0 MT_0000000838"
+    )
+    assert Redactor((HOST,), (USER,)).text(kept) == kept
+
+
+def test_link_local_and_mapped_gids_keep_their_kind() -> None:
+    redactor = Redactor()
+    assert redactor.text("fe80:0000:0000:0000:946d:ae03:00aa:bbcc").startswith("fe80:0000:0000:0000:")
+    assert redactor.text("0000:0000:0000:0000:0000:ffff:0a01:0203").startswith("0000:0000:0000:0000:0000:ffff:")
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.integers(1, 223)] + [st.integers(0, 255)] * 2, st.integers(1, 254)), min_size=2, max_size=20
+    )
+)
+def test_addresses_share_a_subnet_after_redaction_exactly_when_they_did_before(
+    addresses: list[tuple[int, int, int, int]],
+) -> None:
+    redactor = Redactor()
+    usable = [entry for entry in addresses if entry[0] != 127 and entry[:2] != (169, 254)]
+    made = [redactor.text(".".join(map(str, entry))) for entry in usable]
+    for a, one in zip(usable, made, strict=True):
+        for b, other in zip(usable, made, strict=True):
+            assert (a == b) == (one == other)
+            assert (a[:3] == b[:3]) == (one.rpartition(".")[0] == other.rpartition(".")[0])
+
+
+@given(st.text(alphabet="0123456789abcdef:.-/ x\nGPU", max_size=300))
+def test_redaction_takes_any_text_and_a_second_pass_has_nothing_more_to_hide(text: str) -> None:
+    once = Redactor().text(text)
+    assert re.sub(r"[^\n]", "", once) == re.sub(r"[^\n]", "", text)
