@@ -86,8 +86,9 @@ def _devices(
 
 
 def _none_listed(texts: Texts) -> tuple[RdmaDevice, ...] | None:
-    """() when the verbs library itself says that it has no device."""
-    return () if rdma_tools.device_names(texts.verbs, "ibv_devinfo") == () else None
+    """() when both tools say that there is no device; the verbs library alone says it when a provider is missing, too."""
+    verbs, stat = rdma_tools.device_names(texts.verbs, "ibv_devinfo"), rdma_tools.device_names(texts.stat, "ibstat")
+    return () if verbs == () and stat == () else None
 
 
 def _explained(device: RdmaDevice, texts: Texts) -> RdmaDevice:

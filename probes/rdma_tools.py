@@ -255,7 +255,7 @@ def _or(value: Any) -> Any:  # noqa: ANN401 - a fact of the value's type
 
 
 def _number(value: int | None) -> Fact[int]:
-    return value if is_int(value) else NOT_READ
+    return value if value is not None and is_int(value) else NOT_READ
 
 
 def _state(word: str) -> Fact[str]:
@@ -269,8 +269,8 @@ def _phys_state(word: str | None) -> Fact[str]:
 
 
 def _link_layer(word: str | None) -> Fact[str]:
-    name = "InfiniBand" if word == "IB" else word
-    return name if name in LINK_LAYERS else NOT_READ  # type: ignore[return-value]
+    name = "InfiniBand" if word == "IB" else word or ""
+    return name if name in LINK_LAYERS else NOT_READ
 
 
 def _atomic_cap(word: str | None) -> Fact[str]:

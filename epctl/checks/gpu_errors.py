@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
@@ -36,7 +38,10 @@ WARNING_XIDS: dict[int, str] = {
 RECOVERY_XID = 154
 """Its line tells the action that the driver recommends now, `(None)` when it takes one back."""
 NVLINK5_XIDS = range(144, 151)
-"""NVLink 5 (Blackwell) errors; Xid 45 is the clean-up after one of them when its line names 145 or 149."""
+"""NVLink 5 (Blackwell) errors."""
+TORN_DOWN_XID = 45
+_BY_NVLINK = re.compile(r"\bXid (?:145|149)\b")
+"""A line of Xid 45 that names its cause: `Ch 00000001 caused by previous Xid 149` (NVIDIA/open-gpu-kernel-modules#1150)."""
 
 MAX_UNCORRECTABLE_REMAPS = 512
 """A bank group has spare rows for 512 uncorrectable remaps (leptonai/gpud remapped-rows, NVIDIA's GPU memory error management)."""
@@ -65,19 +70,27 @@ def gpu_xid_fatal(context: Context) -> Iterator[Seen]:
     if isinstance(xids, Absent):
         yield unread("Xids (kernel log)", xids)
         return
-    told = 0
-    for xid in xids:
-        found = _judged(xid)
-        if found is not None:
-            told += 1
-            yield found
-    if not told:
+    found = [seen for xid, times in _distinct(xids) if (seen := _judged(xid, times)) is not None]
+    yield from found
+    if not found:
         yield good(f"{len(xids)} Xids since boot (kernel log), none of them fatal or a memory warning")
 
 
-def _judged(xid: Xid) -> Seen | None:
+def _distinct(xids: Iterable[Xid]) -> Iterator[tuple[Xid, str]]:
+    """The first Xid of each code, GPU and gravity, with ` (5 times)` when it came back; one fault may log hundreds of lines."""
+    first: dict[tuple[int, str, bool], Xid] = {}
+    counts: Counter[tuple[int, str, bool]] = Counter()
+    for xid in xids:
+        key = (xid.code, xid.pci, xid.fatal)
+        first.setdefault(key, xid)
+        counts[key] += 1
+    for key, xid in first.items():
+        yield xid, f" ({counts[key]} times)" if counts[key] > 1 else ""
+
+
+def _judged(xid: Xid, times: str) -> Seen | None:
     """None for Xids that are an application's fault or of another check."""
-    where = f"Xid {xid.code} of {xid.pci}"
+    where = f"Xid {xid.code} of {xid.pci}{times}"
     if xid.code in FATAL_XIDS:
         return bad(f"{where} ({FATAL_XIDS[xid.code]}): {xid.line}")
     if xid.code in WARNING_XIDS:
@@ -109,11 +122,11 @@ def gpu_xid_nvlink5(context: Context) -> Iterator[Seen]:
         yield unread("Xids (kernel log)", xids)
         return
     found = [xid for xid in xids if xid.code in NVLINK5_XIDS]
-    torn_down = [xid for xid in xids if xid.code == 45 and any(code in xid.line for code in ("145", "149"))]
-    for xid in found:
-        yield bad(f"Xid {xid.code} of {xid.pci}: {xid.line}", severity=None if xid.fatal else "warn")
-    for xid in torn_down:
-        yield bad(f"Xid 45 of {xid.pci}, caused by an NVLink error: {xid.line}")
+    torn_down = [xid for xid in xids if xid.code == TORN_DOWN_XID and _BY_NVLINK.search(xid.line)]
+    for xid, times in _distinct(found):
+        yield bad(f"Xid {xid.code} of {xid.pci}{times}: {xid.line}", severity=None if xid.fatal else "warn")
+    for xid, times in _distinct(torn_down):
+        yield bad(f"Xid 45 of {xid.pci}{times}, caused by an NVLink error: {xid.line}")
     if not found and not torn_down:
         yield good(f"no Xid 144 to 150 among {len(xids)} since boot (kernel log)")
 

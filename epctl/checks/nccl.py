@@ -1,14 +1,14 @@
-"""Checks of the NCCL in use: its version, its copies, its plugins, its symmetric memory."""
+"""Checks of the NCCL in use: its version, its copies, its network plugins."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
+from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot.software import DeepEp, SharedLibrary
-from epctl.core.views import gin, needs, plugins, versions
+from epctl.core.views import needs, plugins, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_off, is_on, setting, told
 
@@ -288,10 +288,8 @@ def nccl_plugin_unloadable(context: Context) -> Iterator[Seen]:
     relevant = (
         [plugin for plugin in present if any(plugins.answers(plugin, entry) for entry in asked)] if asked else present
     )
-    if not relevant and not needs.has_efa(context.node):  # EFA-PLUGIN-NOT-FOUND says it there
-        for name in ("NCCL_NET_PLUGIN", "NCCL_NET") if asked else ("NCCL_NET",) if demanded else ():
-            if setting(context, name) is not None:
-                yield bad(f"{told(context, name)}, and no such plugin is on the loader path")
+    if not relevant and (asked or demanded) and not needs.has_efa(context.node):  # EFA-PLUGIN-NOT-FOUND says it there
+        yield _unfound(context, asked)
     for plugin in relevant:
         reasons = plugins.obstacles(context.node, plugin)
         for reason in reasons:
@@ -300,55 +298,8 @@ def nccl_plugin_unloadable(context: Context) -> Iterator[Seen]:
             yield good(f"{plugin.path} can be loaded")
 
 
-def _symmetric(context: Context) -> str:
-    if not needs.has_gpu(context.node):
-        return "no NVIDIA GPU in this machine"
-    asks = context.wants("symmetric_memory") or gin.wanted(context)
-    return "" if asks else "no library in use here asks for symmetric memory"
-
-
-SYMMETRIC = Need("symmetric_memory", _symmetric)
-
-
-@check(
-    "SYMMEM-CUMEM-OFF",
-    area="nccl",
-    severity="fail",
-    title="cuMem allocations are off, so NCCL has no symmetric memory",
-    why="NCCL's device API stands on cuMem allocations; without them device communicators and windows cannot be made.",
-    fix="Unset NCCL_CUMEM_ENABLE (or set it to 1) for EP processes; serving frameworks and old recipes set it to 0.",
-    commands=("unset NCCL_CUMEM_ENABLE",),
-    reference="https://github.com/vllm-project/vllm/pull/24532 https://github.com/vllm-project/vllm/issues/5091",
-    needs=(SYMMETRIC,),
-)
-def symmem_cumem_off(context: Context) -> Iterator[Seen]:
-    if is_off(context, "NCCL_CUMEM_ENABLE"):
-        yield bad(told(context, "NCCL_CUMEM_ENABLE"))
-        return
-    yield good("NCCL_CUMEM_ENABLE does not switch cuMem off")
-
-
-@check(
-    "SYMMEM-P2P-WIN-OFF",
-    area="nccl",
-    severity="fail",
-    title="A debugging variable takes symmetric memory away",
-    why="Symmetric memory needs CUDA P2P inside the NVLink domain and window support; with either off, device communicators fail.",
-    fix="Unset NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_WIN_ENABLE.",
-    commands=("unset NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_WIN_ENABLE",),
-    reference="https://github.com/NVIDIA/nccl/blob/master/src/init.cc",
-    needs=(SYMMETRIC,),
-)
-def symmem_p2p_win_off(context: Context) -> Iterator[Seen]:
-    wrong = []
-    if is_on(context, "NCCL_P2P_DISABLE"):
-        wrong.append("NCCL_P2P_DISABLE")
-    level = setting(context, "NCCL_P2P_LEVEL")
-    if level is not None and level.strip().upper() in ("LOC", "0"):
-        wrong.append("NCCL_P2P_LEVEL")
-    if is_off(context, "NCCL_WIN_ENABLE"):
-        wrong.append("NCCL_WIN_ENABLE")
-    for name in wrong:
-        yield bad(told(context, name))
-    if not wrong:
-        yield good("NCCL_P2P_DISABLE, NCCL_P2P_LEVEL and NCCL_WIN_ENABLE leave P2P and windows on")
+def _unfound(context: Context, asked: tuple[str, ...]) -> Seen:
+    name = "NCCL_NET_PLUGIN" if asked else "NCCL_NET"
+    if any("/" in entry for entry in asked):
+        return unread(told(context, name), Absent("not_read", "a file outside the loader path was not looked at"))
+    return bad(f"{told(context, name)}, and no such plugin is on the loader path")

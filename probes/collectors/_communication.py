@@ -202,7 +202,8 @@ def effective(loader: _loader.Loader, torch_folder: str, copies: list[dict[str, 
         for entry in copies:
             if entry["origin"] == origin:
                 return _effective(entry["path"])
-    return {"path": {"error": "not_found", "detail": "no libnccl"}, "version": {"error": "not_found", "detail": "no libnccl"}}
+    none = {"error": "not_found", "detail": "no libnccl"}
+    return {"path": none, "version": none, "headers": none}
 
 
 def _effective(path: str) -> dict[str, Any]:

@@ -101,7 +101,9 @@ def _library(elf: Any, soname: str, cache: dict[str, list[str]]) -> dict[str, An
             "symbols": sorted(facts.exported),
             "needed": list(facts.needed),
         }
-    return {"error": trouble} if trouble else {"error": "not_found"}
+    if trouble:
+        return {"error": "unparsable", "detail": trouble}
+    return {"error": "not_found", "detail": f"the loader finds no {soname}"}
 
 
 def _providers(libibverbs: dict[str, Any]) -> dict[str, str]:

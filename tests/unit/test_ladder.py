@@ -1,0 +1,106 @@
+"""The ladder says yes, no or unknown for each way of moving expert traffic, and names the gate that closed it."""
+
+from __future__ import annotations
+
+import pytest
+
+from epctl.core.context import Context
+from epctl.core.fact import NOT_PROBED, Absent
+from epctl.core.ladder import CFT, EFA_GDA, GDAKI, GET, LSA, MULTIMEM, PROXY, Rung, ladder
+from epctl.core.snapshot import Snapshot
+from epctl.core.snapshot.software import ActiveArea
+from tests.support.nodes import edit, efa_node, env, gb200_node, ib_node, laptop, roce_node
+
+
+def rungs(node: Snapshot) -> dict[str, Rung]:
+    return {rung.rung: rung for rung in ladder(Context(node))}
+
+
+def states(node: Snapshot) -> dict[str, str]:
+    return {name: rung.state for name, rung in rungs(node).items()}
+
+
+def test_healthy_infiniband_node_has_all_but_efa_and_blackwells() -> None:
+    assert states(ib_node()) == {
+        LSA: "yes",
+        MULTIMEM: "yes",
+        PROXY: "yes",
+        GDAKI: "yes",
+        EFA_GDA: "no",
+        GET: "yes",
+        CFT: "no",
+    }
+    assert states(roce_node()) == states(ib_node())
+
+
+def test_efa_node_has_efa_gda_and_get_but_not_gdaki() -> None:
+    found = rungs(efa_node())
+    assert found[EFA_GDA].state == "yes"
+    assert found[GET].state == "yes"
+    assert found[GDAKI].state == "no"
+    assert "mlx5" in found[GDAKI].gate
+
+
+def test_without_a_gpu_every_rung_is_closed_by_that() -> None:
+    for rung in ladder(Context(laptop())):
+        assert (rung.state, rung.gate) == ("no", "no NVIDIA GPU in this machine")
+
+
+@pytest.mark.parametrize(
+    ("rung", "node", "gate"),
+    [
+        (LSA, edit(ib_node(), "gpu.p2p.0.nvlink", "chipset_not_supported"), "GPU 0 and GPU 1 have no NVLink"),
+        (LSA, edit(ib_node(), "gpu.gpus.2.mig_enabled", True), "MIG is enabled on GPU 2"),
+        (LSA, edit(ib_node(), "gpu.gpus.5.links.*.active", False), "GPU 5 has no active NVLink"),
+        (LSA, edit(ib_node(), "software.nccl_effective", "2.27.3"), "NCCL 2.27.3"),
+        (LSA, env(ib_node(), NCCL_CUMEM_ENABLE="0"), "NCCL_CUMEM_ENABLE=0"),
+        (LSA, edit(ib_node(), "gpu.gpus", ib_node().gpu.gpus[:1]), "needs two"),  # type: ignore[index]
+        (MULTIMEM, edit(ib_node(), "active.devices.3.multicast", False), "GPU 3 reports no multicast"),
+        (MULTIMEM, env(ib_node(), NCCL_NVLS_ENABLE="0"), "NCCL_NVLS_ENABLE=0"),
+        (MULTIMEM, edit(ib_node(), "gpu.gpus.1.fabric_state", "in_progress"), "GPU 1 is in progress"),
+        (PROXY, edit(ib_node(), "rdma.devices", ()), "no RDMA device"),
+        (PROXY, edit(ib_node(), "rdma.devices.*.ports.*.state", "DOWN"), "no fabric RDMA port is active"),
+        (PROXY, env(ib_node(), NCCL_IB_HCA="=nothing"), "NCCL_IB_HCA lets no RDMA port through"),
+        (PROXY, env(ib_node(), NCCL_GIN_ENABLE="0"), "NCCL_GIN_ENABLE=0"),
+        (PROXY, edit(ib_node(), "active.devices.6.gdr_with_vmm", False), "GPU 6"),
+        (
+            PROXY,
+            edit(
+                edit(edit(ib_node(), "gdr.peermem_loaded", False), "gdr.peermem_version", Absent("not_found")),
+                "active.devices.*.dma_buf",
+                False,
+            ),
+            "neither",
+        ),
+        (GDAKI, edit(ib_node(), "rdma.devices.0.atomic_cap", "ATOMIC_NONE"), "mlx5_0 reports no RDMA atomics"),
+        (GDAKI, env(ib_node(), NCCL_GIN_TYPE="2"), "NCCL_GIN_TYPE=2"),
+        (EFA_GDA, edit(efa_node(), "gdr.gdrdrv_version", "2.4"), "gdrdrv 2.4"),
+        (EFA_GDA, edit(efa_node(), "software.net_plugins.0.version", "1.19.0"), "aws-ofi-nccl 1.19.0"),
+        (EFA_GDA, edit(efa_node(), "rdma.efa_driver_version", "2.17.2"), "efa module 2.17.2"),
+        (EFA_GDA, edit(efa_node(), "gpu.driver.params", ()), "PeerMappingOverride"),
+        (GET, edit(ib_node(), "software.nccl_effective", "2.30.7"), "NCCL 2.30.7"),
+        (CFT, edit(gb200_node(), "software.toolchain.nvcc_version", "13.1"), "CUDA toolkit 13.1"),
+    ],
+)
+def test_a_closed_gate_is_named(rung: str, node: Snapshot, gate: str) -> None:
+    found = rungs(node)[rung]
+    assert found.state == "no"
+    assert gate in found.gate
+    assert found.fix
+
+
+def test_newest_toolkit_on_blackwell_opens_the_last_rung() -> None:
+    assert states(edit(gb200_node(), "software.toolchain.nvcc_version", "13.3"))[CFT] == "yes"
+
+
+def test_what_only_an_active_probe_knows_is_unknown_without_it() -> None:
+    found = rungs(edit(ib_node(), "active", ActiveArea()))
+    assert found[LSA].state == "yes"
+    for name in (MULTIMEM, PROXY, GDAKI, GET):
+        assert found[name].state == "unknown", name
+        assert "not probed" in found[name].gate
+
+
+def test_a_closed_gate_wins_over_an_unreadable_one() -> None:
+    node = edit(env(ib_node(), NCCL_GIN_ENABLE="0"), "software.nccl_effective", NOT_PROBED)
+    assert states(node)[PROXY] == "no"
