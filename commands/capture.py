@@ -32,9 +32,9 @@ def capture(
     request = capturing.Request(output, redact, description, active=not no_active, python=python)
     made = capturing.capture(request, path, sample)
     if format == "json":
-        import msgspec
+        from epctl.core.jsontext import dump
 
-        options.emit(msgspec.json.format(msgspec.json.encode(made), indent=1).decode() + "\n", None)
+        options.emit(dump(made).decode(), None)
     else:
         options.emit(
             f"{output}: {made.commands} commands, {made.files} files, {made.documents} documents, {made.bytes >> 10} KiB\n",

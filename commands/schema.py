@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -21,10 +20,11 @@ def schema(
     import msgspec
 
     from epctl.core.doctor import Report
+    from epctl.core.jsontext import dump
     from epctl.core.snapshot import Snapshot
     from epctl.probes.bundle import Manifest
 
     options.choice(format, ("json",), "--format")
     options.choice(name, NAMES, "NAME")
     kind = {"snapshot": Snapshot, "doctor": Report, "bundle": Manifest}[name]
-    options.emit(json.dumps(msgspec.json.schema(kind), indent=1) + "\n", output)
+    options.emit(dump(msgspec.json.schema(kind)).decode(), output)

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from epctl.core.errors import EpctlError
 from epctl.core.fact import Absent
+from epctl.core.jsontext import dump
 from epctl.core.snapshot import Schema
 from epctl.probes.source import Output, Recording
 
@@ -77,7 +78,7 @@ class Bundle(Struct, frozen=True):
 def pack(bundle: Bundle) -> dict[str, bytes]:
     """Members of a bundle by name, in a stable order."""
     recording = bundle.recording
-    members: dict[str, bytes] = {"manifest.json": _json(bundle.manifest)}
+    members: dict[str, bytes] = {"manifest.json": dump(bundle.manifest)}
     if bundle.snapshot:
         members["snapshot.json"] = bundle.snapshot
     commands: list[_Command] = []
@@ -94,9 +95,9 @@ def pack(bundle: Bundle) -> dict[str, bytes]:
     index = _Index(
         tuple(commands), files, dict(sorted(recording.folders.items())), dict(sorted(recording.targets.items()))
     )
-    members["index.json"] = _json(index)
+    members["index.json"] = dump(index)
     for name, document in sorted(recording.documents.items()):
-        members[f"documents/{name}.json"] = _json(
+        members[f"documents/{name}.json"] = dump(
             {"absent": document} if isinstance(document, Absent) else {"document": document}
         )
     return members
@@ -245,10 +246,6 @@ def _pack_file(found: bytes | Absent) -> _File:
         return _File(text=found.decode("utf-8"))
     except UnicodeDecodeError:
         return _File(base64=base64.b64encode(found).decode("ascii"))
-
-
-def _json(thing: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(thing), indent=1) + b"\n"
 
 
 def _slug(argv: tuple[str, ...]) -> str:

@@ -108,7 +108,7 @@ def _peermem_version(source: Source) -> Fact[str]:
     peers = sysfs.names(source, MEMORY_PEERS)
     if isinstance(peers, tuple):
         places += [f"{MEMORY_PEERS}/{name}/version" for name in peers if name.startswith("nv_mem")]
-    return sysfs.first(sysfs.word(source, place) for place in (*places, "/sys/module/nv_peer_mem/version"))  # type: ignore[no-any-return]
+    return sysfs.first(sysfs.word(source, place) for place in (*places, "/sys/module/nv_peer_mem/version"))
 
 
 def _modinfo(source: Source, module: str) -> str | Absent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TypeVar
 
 from epctl.core.fact import NOT_READ, Absent, Fact
 from epctl.core.snapshot.host import PciFunction
@@ -30,6 +31,7 @@ _HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ", re
 _BUSES = re.compile(r"\s{1,16}Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})", re.ASCII)
 _MAX_DEPTH = 32
 
+T = TypeVar("T")
 _Bridges = dict[tuple[str, str], str]
 """(domain, secondary bus) → address of the bridge to that bus."""
 
@@ -130,11 +132,9 @@ def _or(value: float | None, why: Absent) -> Fact[float] | Fact[int]:
 def _hidden(device: lspci.Device) -> Absent:
     if device.fell_off_bus:
         return Absent("failed", "the function does not answer (configuration space reads as ones)")
-    return (
-        Absent("permission", "lspci shows capabilities to root only")
-        if device.access_denied
-        else Absent("not_found", "lspci prints no link")
-    )
+    if device.access_denied:
+        return Absent("permission", "lspci shows capabilities to root only")
+    return Absent("not_found", "lspci prints no link")
 
 
 def _acs(device: lspci.Device) -> Acs:

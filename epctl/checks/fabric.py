@@ -189,6 +189,8 @@ def fabric_unhealthy(context: Context) -> Iterator[Seen]:
         if summary in ("unhealthy", "limited_capacity") or wrong:
             told = f"health {summary}" + (f", mask 0x{mask:x}" if isinstance(mask, int) else "")
             yield bad(f"GPU {gpu.index}: fabric {told}{': ' if wrong else ''}{', '.join(wrong)} (NVML)")
+        elif summary == "not_supported" and not mask:
+            continue  # this firmware has no health report
         elif isinstance(summary, str) or isinstance(mask, int):
             yield good(f"GPU {gpu.index}: fabric health {summary} (NVML)")
         elif summary.absent != "unsupported":

@@ -196,9 +196,11 @@ def nvls_bind_401(context: Context) -> Iterator[Seen]:
     wrong: list[tuple[str, Severity | None]] = []
     if isinstance(state, str) and state != "active" and not elsewhere:
         wrong.append((f"nvidia-fabricmanager is {state} (systemd)", None))
-    for gpu in pcie.gpus(node):
-        if fabric.registers(gpu) and (gpu.fabric_state != "completed" or value_or(gpu.fabric_status, 0) != 0):
-            wrong.append((f"GPU {gpu.index} is not registered: {gpu.fabric_state}, status {gpu.fabric_status}", None))
+    wrong += [
+        (f"GPU {gpu.index} is not registered: {gpu.fabric_state}, status {gpu.fabric_status}", None)
+        for gpu in pcie.gpus(node)
+        if fabric.registers(gpu) and (gpu.fabric_state != "completed" or value_or(gpu.fabric_status, 0) != 0)
+    ]
     if node.host.imex_in_proc_devices is False and _should_have_imex_class(node):
         # Without channels only allocations that cross nodes are refused, unless the whole rack is one NVLink domain.
         severity: Severity | None = None if fabric.is_mnnvl(node) else "warn"
@@ -229,7 +231,7 @@ def nvls_bind_hang(context: Context) -> Iterator[Seen]:
     gpus = pcie.gpus(context.node)
     if len(gpus) <= 2:
         return
-    wrong: list[tuple[str, Severity | None]] = [(text, None) for text in _damage(context.node, gpus)]
+    wrong: list[tuple[str, Severity | None]] = [(text, None) for text in dict.fromkeys(_damage(context.node, gpus))]
     yield from _judge_nvls(context, wrong, "links are up and no NVLink or NVSwitch error is known")
 
 

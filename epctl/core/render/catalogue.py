@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from epctl.core.check import AREAS, Check, registered
 from epctl.core.errors import EpctlError
+from epctl.core.jsontext import dump
 from epctl.core.profile import profiles
 
 
@@ -18,7 +17,7 @@ def listing(format: str) -> str:  # noqa: A002
             "checks": [_facts(one) for one in checks],
             "profiles": list(profiles().values()),
         }
-        return msgspec.json.format(msgspec.json.encode(whole), indent=1).decode() + "\n"
+        return dump(whole).decode()
     lines = [f"{len(checks)} checks"]
     for area, title in AREAS.items():
         mine = [one for one in checks if one.area == area]
@@ -38,7 +37,7 @@ def explanation(id: str, format: str) -> str:  # noqa: A002
         raise EpctlError(f"there is no check {id!r}", f"near it: {near}", "see `epctl doctor --list`")
     one = checks[id.upper()]
     if format == "json":
-        return msgspec.json.format(msgspec.json.encode(_facts(one)), indent=1).decode() + "\n"
+        return dump(_facts(one)).decode()
     import textwrap
 
     rows = {

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-import msgspec
-
 from epctl.core.check import AREAS, Finding
 from epctl.core.doctor import Report
+from epctl.core.jsontext import dump
 from epctl.core.render.safe import plain
 
 
 def json(report: Report) -> str:
     """The report itself; its `schema` names the format."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n"
+    return dump(report).decode()
 
 
 def junit(report: Report) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from epctl.core.jsontext import dump
 from epctl.core.render.safe import plain
 
 
@@ -15,7 +16,7 @@ def render(tool: str, reading: Any, format: str) -> str:  # noqa: A002, ANN401
     tree = msgspec.to_builtins(reading, str_keys=True)
     if format == "json":
         whole = {"schema": {"name": "epctl.probe", "version": 1}, "tool": tool, **tree}
-        return msgspec.json.format(msgspec.json.encode(whole), indent=1).decode() + "\n"
+        return dump(whole).decode()
     lines = [f"{tool}: {reading.status}"]
     if reading.error:
         lines.append("error: " + ", ".join(f"{key} {plain(str(value))}" for key, value in reading.error.items()))

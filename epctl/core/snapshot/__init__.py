@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from epctl.core.errors import EpctlError
+from epctl.core.jsontext import dump
 from epctl.core.snapshot.gpu import GpuArea
 from epctl.core.snapshot.host import HostArea, PcieArea
 from epctl.core.snapshot.rdma import GdrArea, RdmaArea
@@ -57,7 +58,7 @@ class Snapshot(Struct, frozen=True):
 
 def encode(snapshot: Snapshot) -> bytes:
     """Indented JSON of a snapshot, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(snapshot), indent=1) + b"\n"
+    return dump(snapshot)
 
 
 def decode(raw: bytes, name: str) -> Snapshot:

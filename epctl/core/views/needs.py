@@ -6,7 +6,7 @@ from epctl.core.check import Need
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot import Snapshot
-from epctl.core.views import nics
+from epctl.core.views import fabric, nics
 
 NVIDIA = "10de"
 GPU_CLASSES = ("0300", "0302")
@@ -62,6 +62,17 @@ def _nvswitch(context: Context) -> str:
     return _gpu(context) or ("" if has_nvswitch(context.node) else "no NVSwitch in this machine")
 
 
+def _mnnvl(context: Context) -> str:
+    missing = _nvml(context)
+    if missing:
+        return missing
+    if fabric.rack_scale(context.node):
+        for gpu in known(context.node.gpu.gpus):
+            if not isinstance(gpu.fabric_cluster_uuid, Absent) or gpu.fabric_cluster_uuid.absent != "unsupported":
+                known(gpu.fabric_cluster_uuid, f"GPU {gpu.index} cluster UUID")
+    return "" if fabric.is_mnnvl(context.node) else "NVLink of this machine does not reach other nodes"
+
+
 def _rdma(context: Context) -> str:
     return _gpu(context) or ("" if nics.devices(context.node) else "no RDMA device in this machine")
 
@@ -91,7 +102,7 @@ def has_efa(node: Snapshot) -> bool:
 
 
 def _efa(context: Context) -> str:
-    return _gpu(context) or ("" if has_efa(context.node) else "no EFA device in this machine")
+    return _rdma(context) or ("" if has_efa(context.node) else "no EFA device in this machine")
 
 
 def is_virtual(node: Snapshot) -> bool:
@@ -125,6 +136,7 @@ GPU = Need("gpu", _gpu)
 NVML = Need("nvml", _nvml)
 SEVERAL_GPUS = Need("several_gpus", _several_gpus)
 NVSWITCH = Need("nvswitch", _nvswitch)
+MNNVL = Need("mnnvl", _mnnvl)
 RDMA = Need("rdma", _rdma)
 ROCE = Need("roce", _roce)
 IB = Need("ib", _ib)

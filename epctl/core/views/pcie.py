@@ -69,12 +69,12 @@ def nearest(node: Snapshot, gpu: Gpu, wanted: tuple[str, ...] | None = None) -> 
 
 def _from_sysfs(node: Snapshot, gpu: Gpu, names: tuple[str, ...]) -> dict[str, str]:
     own = function(node, gpu.pci)
-    if own is None:
+    if own is None or not own.root:  # its place in the tree is not known
         return {}
     found: dict[str, str] = {}
     for device in value_or(node.rdma.devices, ()):
         other = function(node, device.pci)
-        if device.name in names and other is not None:
+        if device.name in names and other is not None and other.root:
             found[device.name] = distance(own, other)
     return found
 
