@@ -11,6 +11,7 @@ from epctl.commands import options
 
 if TYPE_CHECKING:
     from epctl.core.doctor import Report
+    from epctl.core.snapshot.job import JobArea
 
 FORMATS = ("text", "json", "junit", "prometheus", "markdown", "nagios")
 
@@ -80,6 +81,8 @@ def _examine(
     python: str | None,
     nccl_log: Path | None,
 ) -> Report:
+    from msgspec.structs import replace
+
     import epctl.checks  # noqa: F401 - registers them
     from epctl.core.check import registered
     from epctl.core.doctor import examine, select
@@ -88,14 +91,18 @@ def _examine(
     only, skip, profiles = (tuple(entry or ()) for entry in names)
     checks = select(registered().values(), only, skip)
     chosen(profiles)
+    told = _log(nccl_log)
     node = options.snapshot_of(path, sample, active=active, python=python)
-    report = examine(node, checks, profiles, nodes)
-    if nccl_log is None:
-        return report
-    from epctl.core.doctor import with_findings
-    from epctl.probes.job_log import explain_log
+    return examine(node if told is None else replace(node, job=told), checks, profiles, nodes)
 
-    return with_findings(report, explain_log(nccl_log))
+
+def _log(path: Path | None) -> JobArea | None:
+    """What the log says, where one was given. Read before the node, so that a wrong path is told at once."""
+    if path is None:
+        return None
+    from epctl.probes.job import job
+
+    return job(path)
 
 
 def _catalogue(explain: str | None, format: str, output: Path | None) -> None:  # noqa: A002

@@ -11,7 +11,12 @@ from typing import Any, TypeVar, get_args
 from epctl.core.fact import Absent, Fact, Reason
 
 REASONS = frozenset(get_args(Reason))
-ERRNO: dict[str, Reason] = {"EACCES": "permission", "EPERM": "permission", "ENOENT": "not_found", "ENOTDIR": "not_found"}
+ERRNO: dict[str, Reason] = {
+    "EACCES": "permission",
+    "EPERM": "permission",
+    "ENOENT": "not_found",
+    "ENOTDIR": "not_found",
+}
 """Names of errno that are a reason of their own."""
 MAX_TEXT_CHARS = 4096
 MAX_ITEMS = 65_536

@@ -53,7 +53,7 @@ _TOPICS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
         "mlx5",
         # ACCESS_REG and query commands fail on healthy cards all the time, with other words.
         re.compile(
-            r"status (?:no resources|exceed lim|limits exceeded)\b|(?:CREATE|ALLOC)_\w{1,30}\(0x\w{1,6}\).{0,80}err\(-12\)"
+            r"status (?:no resources|limits exceeded)\b|(?:CREATE|ALLOC)_\w{1,30}\(0x\w{1,6}\).{0,80}err\(-12\)"
             r"|(?:failed|unable) to allocate (?:uar|bfreg)",
             re.IGNORECASE,
         ),
@@ -82,18 +82,23 @@ class KernelLog(NamedTuple):
 
     xids: Fact[tuple[Xid, ...]]
     lines: Fact[tuple[LogLine, ...]]
+    note: str = ""
 
 
 def kernel_log(source: Source) -> KernelLog:
     """From `dmesg`, or the journal where plain users may not run that, or where the ring buffer has lost the begin."""
     ring = _text(source.run("dmesg", timeout_s=TIMEOUT_S), "dmesg")
-    found = ring
-    if isinstance(ring, Absent) or _lost_begin(ring):
-        journal = _text(source.run(*JOURNAL, timeout_s=TIMEOUT_S), "journalctl -k")
-        found = ring if isinstance(journal, Absent) else journal
-    if isinstance(found, Absent):
-        return KernelLog(found, found)
-    return read_log(found)
+    if not isinstance(ring, Absent) and not _lost_begin(ring):
+        return read_log(ring)
+    journal = _text(source.run(*JOURNAL, timeout_s=TIMEOUT_S), "journalctl -k")
+    if not isinstance(journal, Absent):
+        return read_log(journal)
+    if isinstance(ring, Absent):
+        # A container without dmesg says more by it than by the journal that it does not have either.
+        return KernelLog(ring, ring)
+    return read_log(ring)._replace(
+        note="the kernel log has lost its oldest lines: what the driver said then is unknown"
+    )
 
 
 def _text(found: Output | Absent, tool: str) -> str | Absent:

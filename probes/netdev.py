@@ -85,7 +85,9 @@ def _is_up(source: Source, folder: str) -> Fact[bool]:
     if isinstance(state, str) and state != "unknown":
         return state == "up"
     flags = sysfs.integer(source, f"{folder}/flags")
-    return bool(flags & _IFF_UP) if isinstance(flags, int) else sysfs.first((flags, state))
+    if isinstance(flags, int):
+        return bool(flags & _IFF_UP)
+    return state if isinstance(state, Absent) else flags
 
 
 def _speed(source: Source, folder: str) -> Fact[int]:

@@ -95,7 +95,7 @@ def _gpu(gpu: Any) -> Gpu:  # noqa: ANN401 - Gpu of one of three readers
 
 def _bare(index: int) -> Gpu:
     absent = {name: _OTHER_CAUSE for name in Gpu.__struct_fields__ if name != "index"}
-    return Gpu(index=index, **absent)  # type: ignore[arg-type]
+    return Gpu(index=index, **absent)
 
 
 def with_links(
@@ -105,7 +105,7 @@ def with_links(
     notes: list[str] = []
     filled = []
     for gpu in gpus:
-        told = _links_of(gpu, gpus, status)
+        told = _links_of(gpu, status)
         links, note = _merge(gpu.links, told)
         if note:
             notes.append(f"GPU {gpu.index}: {note}")
@@ -129,7 +129,7 @@ def _match(gpu: Gpu, seen: Reading[Any] | Absent) -> Any:  # noqa: ANN401 - Gpu 
     return next((other for other in seen.facts.gpus if other.index == gpu.index), None)
 
 
-def _links_of(gpu: Gpu, gpus: Sequence[Gpu], status: Reading[Any] | Absent) -> Fact[tuple[NvLink, ...]]:
+def _links_of(gpu: Gpu, status: Reading[Any] | Absent) -> Fact[tuple[NvLink, ...]]:
     """Links as `nvidia-smi nvlink -s` lists them. Of a GPU whose links are all inactive it prints that sentence alone: it is
     given as many inactive links as others of its name have."""
     if isinstance(status, Absent):
@@ -161,8 +161,6 @@ def _merge(links: Fact[tuple[NvLink, ...]], told: Fact[tuple[NvLink, ...]]) -> t
     if isinstance(links, Absent):
         return told, ""
     active = [{link.link for link in side if link.active is True} for side in (links, told)]
-    if links and told and all(len(side) == 0 for side in active):
-        return links, ""
     note = ""
     if active[0] != active[1]:
         note = f"NVML tells {len(active[0])} active NVLinks, nvidia-smi nvlink -s {len(active[1])}; NVML is taken"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TypeVar
 
 from epctl.core.fact import NOT_READ, Absent, Fact
 from epctl.core.snapshot.host import PciFunction
@@ -31,7 +30,6 @@ _HEADER = re.compile(r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ", re
 _BUSES = re.compile(r"\s{1,16}Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})", re.ASCII)
 _MAX_DEPTH = 32
 
-T = TypeVar("T")
 _Bridges = dict[tuple[str, str], str]
 """(domain, secondary bus) → address of the bridge to that bus."""
 
@@ -112,10 +110,10 @@ def _function(pci: str, device: lspci.Device, bridges: _Bridges) -> PciFunction:
         numa_node=device.numa_node
         if device.numa_node is not None
         else Absent("not_found", "lspci prints no NUMA node"),
-        speed_gts=_or(link.sta_gt_s if link else None, hidden),
-        speed_max_gts=_or(link.cap_gt_s if link else None, hidden),
-        width=_or(link.sta_width if link else None, hidden),
-        width_max=_or(link.cap_width if link else None, hidden),
+        speed_gts=_speed(link.sta_gt_s if link else None, hidden),
+        speed_max_gts=_speed(link.cap_gt_s if link else None, hidden),
+        width=_width(link.sta_width if link else None, hidden),
+        width_max=_width(link.cap_width if link else None, hidden),
         iommu_group=device.iommu_group
         if device.iommu_group is not None
         else Absent("not_found", "lspci prints no group"),
@@ -125,7 +123,11 @@ def _function(pci: str, device: lspci.Device, bridges: _Bridges) -> PciFunction:
     )
 
 
-def _or(value: float | None, why: Absent) -> Fact[float] | Fact[int]:
+def _speed(value: float | None, why: Absent) -> Fact[float]:
+    return why if value is None else value
+
+
+def _width(value: int | None, why: Absent) -> Fact[int]:
     return why if value is None else value
 
 

@@ -19,6 +19,7 @@ from epctl.probes.together import together
 
 _OFED = re.compile(r"[\w.+-]{0,80}OFED[\w.+-]{0,80}", re.ASCII | re.I)
 _MAX_NOTES = 40
+NO_BOND = Absent("not_found", "no bond over this card's ports is in this network namespace")
 
 
 def rdma(source: Source) -> RdmaArea:
@@ -111,6 +112,7 @@ def _with_bonds(
     if isinstance(devices, Absent) or isinstance(interfaces, Absent):
         return devices
     by_name = {entry.name: entry for entry in interfaces}
+    devices = tuple(_replace_unread(device, ("num_lag_ports",), NO_BOND) for device in devices)
     return tuple(_with_bond(device, devices, by_name) for device in devices)
 
 
@@ -131,9 +133,7 @@ def _with_bond(device: RdmaDevice, devices: tuple[RdmaDevice, ...], by_name: dic
     ports = [pci for pci in places if isinstance(pci, str) and pci.rpartition(".")[0] == card and pci not in others]
     if len(ports) < 2 and "bond" not in device.name:
         return device
-    return structs.replace(
-        device, num_lag_ports=len(ports) or NOT_READ, netdevs=tuple(dict.fromkeys((*own, bond.name)))
-    )
+    return structs.replace(device, num_lag_ports=len(ports) or NO_BOND, netdevs=tuple(dict.fromkeys((*own, bond.name))))
 
 
 def _carries(entry: NetDev, device: RdmaDevice, own: tuple[str, ...]) -> bool:

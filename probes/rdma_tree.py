@@ -58,7 +58,7 @@ class _Tree:
         return found
 
     def follow(self, path: str) -> None:
-        found = self.source.target(f"{ROOT}/{self.name}/{path}")
+        found = sysfs.target(self.source, f"{ROOT}/{self.name}/{path}")
         if isinstance(found, Absent):
             self.lost[path] = found
         else:

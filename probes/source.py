@@ -102,7 +102,11 @@ class LiveSource:
     def document(self, name: str, timeout_s: float = DOCUMENT_TIMEOUT_S) -> Any | Absent:  # noqa: ANN401
         script = COLLECTORS / f"{name}.py"
         python = self.python if name in FOREIGN else sys.executable
-        done = _bounded((python, "-W", "ignore", str(script)), timeout_s, dict(os.environ))
+        done = _run((python, "-W", "ignore", str(script)), timeout_s, dict(os.environ))
+        if name in STAGED:
+            return _stages(done)
+        if isinstance(done, _Cut):
+            return done.absent
         if isinstance(done, Absent):
             return done
         try:
@@ -113,8 +117,12 @@ class LiveSource:
             return Absent("failed", f"the collector {name} {how}", last[-1][:200] if last else "")
 
 
-FOREIGN = frozenset({"python"})
+FOREIGN = frozenset({"python", "toolchain", "active_nvcc", "active_import"})
 """Collectors that the examined interpreter runs, with the standard library alone."""
+
+STAGED = frozenset({"active_cuda"})
+"""Collectors that print one JSON line a stage. Where they hang or die, the stages before that count: their document is
+{"stages": [line, …], "ended": "" or a reason, "detail": text}."""
 
 
 class RecordingSource:
@@ -235,7 +243,37 @@ def _guard(path: str, action: Callable[[], T]) -> T | Absent:
         return Absent("failed", f"{path}: {getattr(error, 'strerror', None) or error}")
 
 
+class _Cut(Struct, frozen=True):
+    """A child that was killed at its time limit: what it had printed, and the reason to tell."""
+
+    stdout: bytes
+    absent: Absent
+
+
+def _stages(done: Output | Absent | _Cut) -> Any | Absent:  # noqa: ANN401
+    """Document of a collector of STAGED; lines that are no JSON (the last one may be cut) are left out."""
+    if isinstance(done, Absent):
+        return done
+    ended, detail = "", ""
+    if isinstance(done, _Cut):
+        ended, detail = done.absent.absent, done.absent.detail
+    elif done.code != 0:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        how = f"ended by signal {-done.code}" if done.code < 0 else f"ended with code {done.code}"
+        ended, detail = "failed", f"{how}: {last[-1][:200]}" if last else how
+    stages = []
+    for line in done.stdout.splitlines():
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            stages.append(msgspec.json.decode(line))
+    return {"stages": stages, "ended": ended, "detail": detail}
+
+
 def _bounded(argv: tuple[str, ...], timeout_s: float, env: dict[str, str]) -> Output | Absent:
+    done = _run(argv, timeout_s, env)
+    return done.absent if isinstance(done, _Cut) else done
+
+
+def _run(argv: tuple[str, ...], timeout_s: float, env: dict[str, str]) -> Output | Absent | _Cut:
     """Runs argv without a shell in its own process group; after timeout_s the group is killed."""
     try:
         child = subprocess.Popen(
@@ -256,7 +294,15 @@ def _bounded(argv: tuple[str, ...], timeout_s: float, env: dict[str, str]) -> Ou
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError):
-            child.communicate(timeout=1.0)
-        return Absent("timed_out", f"{Path(argv[0]).name} gave no answer within {timeout_s:g} s")
+        return _Cut(_rest(child), Absent("timed_out", f"{Path(argv[0]).name} gave no answer within {timeout_s:g} s"))
     return Output(out[:MAX_BYTES], err[:MAX_FILE_BYTES], child.returncode)
+
+
+def _rest(child: subprocess.Popen[bytes]) -> bytes:
+    """What a killed child had printed. One that hangs in the kernel holds its pipe open; then what was read so far."""
+    try:
+        return child.communicate(timeout=1.0)[0][:MAX_BYTES]
+    except subprocess.TimeoutExpired as error:
+        return (error.output or b"")[:MAX_BYTES]
+    except (OSError, ValueError):
+        return b""

@@ -50,7 +50,7 @@ def numa_node(source: Source, path: str) -> Fact[int]:
 def names(source: Source, path: str) -> Fact[tuple[str, ...]]:
     """Names in a folder, without those that are no valid text."""
     found = source.entries(path)
-    return found if isinstance(found, Absent) else tuple(name for name in found if _is_text(name))
+    return found if isinstance(found, Absent) else tuple(name for name in found if is_text(name))
 
 
 def names_or_none(source: Source, path: str, parent: str) -> Fact[tuple[str, ...]]:
@@ -61,13 +61,21 @@ def names_or_none(source: Source, path: str, parent: str) -> Fact[tuple[str, ...
     return found
 
 
+def target(source: Source, path: str) -> str | Absent:
+    """Real path of a link."""
+    found = source.target(path)
+    if isinstance(found, str) and not is_text(found):
+        return Absent("unparsable", f"{path} points to a name that is no text", ascii(found)[:80])
+    return found
+
+
 def base(source: Source, path: str) -> Fact[str]:
     """Last part of a link's real path."""
-    found = source.target(path)
+    found = target(source, path)
     if isinstance(found, Absent):
         return found
     name = found.rstrip("/").rpartition("/")[2]
-    return name if name and _is_text(name) else Absent("unparsable", f"{path} points to no name", ascii(found)[:80])
+    return name if name else Absent("unparsable", f"{path} points to no name", found[:80])
 
 
 def pci_of(target: str) -> str | None:
@@ -86,7 +94,7 @@ def first(facts: Iterable[Fact[Any]]) -> Fact[Any]:
     return why or Absent("not_found")
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
     """False for bytes that are no UTF-8 (os.listdir escapes them)."""
     try:
         name.encode()

@@ -73,7 +73,7 @@ def _bound(context: Context) -> str:
     title="Driver libraries and the loaded kernel module are of different versions",
     why="NVML and CUDA refuse to start when the libraries on disk are not those of the kernel module in memory.",
     fix="Drain the node and reboot it (or unload and load all nvidia modules); keep NVIDIA packages out of unattended upgrades.",
-    commands=("sudo systemctl reboot",),
+    commands=("cat /proc/driver/nvidia/version", "ldconfig -p | grep -E 'libcuda.so.1|libnvidia-ml.so.1'"),
     reference="https://github.com/pando85/homelab/issues/4110 https://github.com/lyulyul/shine-cluster/issues/30",
     needs=(GPU,),
 )

@@ -9,7 +9,7 @@ from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.views import gin, needs, nics, plugins, versions
+from epctl.core.views import gin, nics, plugins, versions
 from epctl.core.views.gin import SEVERAL_NODES
 from epctl.core.views.needs import EFA, GPU
 from epctl.core.views.settings import is_on, setting, told
@@ -195,8 +195,11 @@ def efa_mixed_uverbs(context: Context) -> Iterator[Seen]:
         yield unread("fi_info -p efa", seen)
 
 
-def _reads_ibstat(context: Context) -> str:
-    return needs.wants("ibstat").test(context)
+def _deepep2(context: Context) -> str:
+    for name in ("deepinfer-ep", "deep-ep"):
+        if versions.below(context.distributions.get(name, "0"), "2.0") is False:
+            return ""
+    return "DeepEP 2 or newer is not installed"
 
 
 @check(
@@ -208,7 +211,7 @@ def _reads_ibstat(context: Context) -> str:
     "show up there.",
     fix="Pass num_sms to the buffer explicitly, or use a DeepEP that reads the rate from sysfs.",
     reference="https://github.com/deepseek-ai/DeepEP/issues/734",
-    needs=(EFA, SEVERAL_NODES, Need("ibstat", _reads_ibstat)),
+    needs=(EFA, SEVERAL_NODES, Need("deepep2", _deepep2)),
 )
 def efa_sm_zerodiv(context: Context) -> Iterator[Seen]:
     name = setting(context, "EP_NIC_NAME") or "mlx5_0"

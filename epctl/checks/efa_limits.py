@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epctl.core.check import Seen, bad, check, good
+from epctl.core.check import Need, Seen, bad, check, good
 from epctl.core.context import Context
 from epctl.core.fact import known
 from epctl.core.views import nics, plugins, versions
@@ -20,6 +20,11 @@ DIRECT_QUEUES = 17
 """Queues a peer of DeepEP 2 in direct mode (profile deepep-2), the smallest layout of those in use."""
 
 
+def _queue_per_peer(context: Context) -> str:
+    there = {"uccl", "deep-ep"} & set(context.distributions)
+    return "" if there else "no library that makes queues for each peer (UCCL-EP, DeepEP) is installed"
+
+
 @check(
     "EFA-QP-LIMIT",
     area="efa",
@@ -28,7 +33,7 @@ DIRECT_QUEUES = 17
     why="Libraries that make queues for each peer run out of them; UCCL-EP crashed at 64 ranks on P5en.",
     fix="Use fewer queues per peer, fewer ranks, or spread them over more EFA devices.",
     reference="https://github.com/uccl-project/uccl/issues/922",
-    needs=(EFA, SEVERAL_NODES),
+    needs=(EFA, SEVERAL_NODES, Need("queue_per_peer", _queue_per_peer)),
 )
 def efa_qp_limit(context: Context) -> Iterator[Seen]:
     devices = [device for device in nics.devices(context.node) if device.driver == "efa"]

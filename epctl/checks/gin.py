@@ -44,7 +44,7 @@ def gin_type_none(context: Context) -> Iterator[Seen]:
             yield good(text) if gate.state == "open" else Seen("unread", text)
         return
     severity: Severity | None = None
-    if is_on(context, "EP_DISABLE_GIN") and gin.one_nvlink_domain(context):
+    if not gin.needed(context) and gin.one_nvlink_domain(context):
         severity = "info"
     for gate in closed:
         yield bad(f"{gate.name}: closed, {gate.text}", severity=severity, fix=gate.fix)

@@ -21,6 +21,7 @@ RANK: dict[str, int] = {"fail": 0, "warn": 1, "info": 2}
 """Worst first."""
 
 AREAS: dict[str, str] = {
+    "job": "Log of the failed job",
     "driver": "Driver and CUDA",
     "gpu": "GPU health, NVLink, fabric",
     "pcie": "PCIe and affinity",

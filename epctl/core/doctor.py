@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from epctl.core.capability import Capabilities, capabilities
 from epctl.core.check import AREAS, RANK, Check, Finding, evaluate
@@ -137,12 +137,6 @@ def examine(node: Snapshot, checks: Iterable[Check], profile_names: tuple[str, .
         findings=findings,
         summary=summarise(findings),
     )
-
-
-def with_findings(report: Report, more: tuple[Finding, ...]) -> Report:
-    """`report` with further findings (those of a job's log) sorted in and counted."""
-    findings = tuple(sorted((*report.findings, *more), key=_rank))
-    return structs.replace(report, findings=findings, summary=summarise(findings))
 
 
 def summarise(findings: tuple[Finding, ...]) -> Summary:

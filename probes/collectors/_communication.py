@@ -2,10 +2,12 @@
 
 Standard library alone, Python 3.8 or later.
 """
-# ruff: noqa: PTH - os.path is what an interpreter of any age has
+# os.path throughout: what any interpreter has, and fast to start with.
+# ruff: noqa: PTH100, PTH112, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123, PTH207
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import glob
 import hashlib
@@ -30,6 +32,7 @@ class Kind(NamedTuple):
 
     name: str
     pattern: str
+    sonames: tuple[str, ...]
     hint: bytes
     version: re.Pattern[bytes]
     header: str
@@ -39,6 +42,7 @@ class Kind(NamedTuple):
 NCCL = Kind(
     "nccl",
     "libnccl.so*",
+    ("libnccl.so.2",),
     b"NCCL version ",
     re.compile(rb"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)"),
     "nccl.h",
@@ -47,6 +51,7 @@ NCCL = Kind(
 NVSHMEM = Kind(
     "nvshmem",
     "libnvshmem_host.so*",
+    ("libnvshmem_host.so.3", "libnvshmem_host.so.2"),
     b"NVSHMEM v",
     re.compile(rb"NVSHMEM v(\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)"),
     "nvshmem.h",
@@ -60,9 +65,9 @@ def libraries(kind: Kind, loader: _loader.Loader, packaged: list[str]) -> list[d
     """Every copy: mapped into this process, in a distribution (`packaged`), on the loader's path, below a root variable."""
     found: list[dict[str, Any]] = [_entry(kind, "loaded", path) for path in mapped(kind.pattern)]
     found += [_entry(kind, "package", path) for path in packaged]
-    on_path = [*loader.every(kind.pattern), *_beside_python(kind)]
-    for number, path in enumerate(on_path):
-        found.append({**_entry(kind, "loader", path), "first": number == 0})
+    on_path = _distinct([*loader.every(kind.pattern), *_beside_python(kind)])
+    winner = os.path.realpath(next(filter(None, map(loader.find, kind.sonames)), on_path[0] if on_path else ""))
+    found += [{**_entry(kind, "loader", path), "first": os.path.realpath(path) == winner} for path in on_path]
     for variable in kind.roots:
         root = os.environ.get(variable, "")
         for folder in ("lib", "lib64") if root else ():
@@ -71,6 +76,11 @@ def libraries(kind: Kind, loader: _loader.Loader, packaged: list[str]) -> list[d
     kept = [entry for entry in found if unique.get((entry["origin"], entry["path"])) is entry][:MAX_LIBRARIES]
     _hash_twins(kept)
     return kept
+
+
+def _distinct(paths: list[str]) -> list[str]:
+    """The first of several names of one file."""
+    return list({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
 
 
 def mapped(pattern: str) -> list[str]:
@@ -135,10 +145,8 @@ def _hash_twins(entries: list[dict[str, Any]]) -> None:
     """SHA-256 of files that have the size of another one: they may be two copies of one library."""
     by_size: dict[int, set[str]] = {}
     for entry in entries:
-        try:
+        with contextlib.suppress(OSError):
             by_size.setdefault(os.stat(entry["real_path"]).st_size, set()).add(entry["real_path"])
-        except OSError:
-            continue
     left = MAX_HASHED_BYTES
     sums: dict[str, Any] = {}
     for size, paths in by_size.items():
@@ -200,7 +208,7 @@ def effective(loader: _loader.Loader, torch_folder: str, copies: list[dict[str, 
     order = ("package", "loader") if not loader.folders and not loader.preload else ("loader", "package")
     for origin in order:
         for entry in copies:
-            if entry["origin"] == origin:
+            if entry["origin"] == origin and entry.get("first", True):
                 return _effective(entry["path"])
     none = {"error": "not_found", "detail": "no libnccl"}
     return {"path": none, "version": none, "headers": none}

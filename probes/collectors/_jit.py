@@ -1,8 +1,10 @@
 """Folders where libraries keep what they compiled. Standard library alone, Python 3.8 or later."""
-# ruff: noqa: PTH - os.path is what an interpreter of any age has
+# os.path throughout: what any interpreter has, and fast to start with.
+# ruff: noqa: PTH100, PTH110, PTH111, PTH112, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from typing import Any
@@ -55,7 +57,7 @@ def _entries(path: str) -> Any:  # noqa: ANN401 - JSON
     inner = os.path.join(path, "cache")
     try:
         with os.scandir(inner if os.path.isdir(inner) else path) as found:
-            return sum(1 for _, entry in zip(range(MAX_ENTRIES), found))
+            return sum(1 for _ in itertools.islice(found, MAX_ENTRIES))
     except FileNotFoundError:
         return 0
     except PermissionError as error:

@@ -33,7 +33,9 @@ def probe() -> Any:  # noqa: ANN401 - JSON
     count = ctypes.c_int(0)
     listed = verbs.ibv_get_device_list(ctypes.byref(count))
     if not listed:
-        return [] if ctypes.get_errno() == 38 else {"error": "failed", "detail": f"errno {ctypes.get_errno()}"}  # ENOSYS
+        return (
+            [] if ctypes.get_errno() == 38 else {"error": "failed", "detail": f"errno {ctypes.get_errno()}"}
+        )  # ENOSYS
     found = [_device(verbs, listed[i]) for i in range(count.value)]
     verbs.ibv_free_device_list(listed)
     return found

@@ -63,6 +63,8 @@ _KINDS = (
     _kind("relaxed_ordering_off", "note", "relaxed ordering&not ", "relaxed ordering&disabled", "relaxed ordering&off"),
     _kind("iommu", "note", "iommu"),
     _kind("numa_balancing", "note", "numa auto balancing"),
+    _kind("connect_retried", "note", "connect&retrying"),
+    _kind("peer_finished", "note", "[service thread]&connection closed by localrank"),
     _kind("watchdog_timeout", "error", "collective operation timeout", "watchdog&timed out", "watchdog&timeout"),
     _kind("watchdog_error", "error", "watchdog&exception", "watchdog&terminated", "watchdog&error", "watchdog got stuck"),
     _kind("connection_refused", "error", "connection refused"),
@@ -112,14 +114,15 @@ _CUDA: dict[int, tuple[str, str]] = {
     1: ("INVALID_VALUE", "invalid argument"), 2: ("OUT_OF_MEMORY", "out of memory"), 3: ("NOT_INITIALIZED", "initialization error"),
     35: ("INSUFFICIENT_DRIVER", "driver version is insufficient"), 46: ("DEVICE_UNAVAILABLE", "busy or unavailable"),
     100: ("NO_DEVICE", "no cuda-capable device"), 101: ("INVALID_DEVICE", "invalid device ordinal"),
-    201: ("INVALID_CONTEXT", "invalid device context"), 217: ("PEER_ACCESS_UNSUPPORTED", "peer access is not supported"),
+    201: ("INVALID_CONTEXT", "invalid device context"), 214: ("ECC_UNCORRECTABLE", "uncorrectable ecc error"),
+    217: ("PEER_ACCESS_UNSUPPORTED", "peer access is not supported"),
     220: ("NVLINK_UNCORRECTABLE", "uncorrectable nvlink error"), 304: ("OPERATING_SYSTEM", "os call failed"),
     400: ("INVALID_HANDLE", "invalid resource handle"), 401: ("ILLEGAL_STATE", "cannot be performed in the present state"),
     700: ("ILLEGAL_ADDRESS", "illegal memory access"), 702: ("LAUNCH_TIMEOUT", "launch timed out"),
     715: ("ILLEGAL_INSTRUCTION", "illegal instruction"), 719: ("LAUNCH_FAILED", "unspecified launch failure"),
     800: ("NOT_PERMITTED", "operation not permitted"), 801: ("NOT_SUPPORTED", "operation not supported"),
     802: ("SYSTEM_NOT_READY", "system not yet initialized"), 803: ("SYSTEM_DRIVER_MISMATCH", "unsupported display driver"),
-    999: ("UNKNOWN", "unknown error"),
+    804: ("COMPAT_NOT_SUPPORTED", "forward compatibility was attempted"), 999: ("UNKNOWN", "unknown error"),
 }  # fmt: skip
 
 _PEER = re.compile(r"\bpeer ([^\s<]{1,120})<(\d{1,10})>", re.ASCII)

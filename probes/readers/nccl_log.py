@@ -20,6 +20,8 @@ from epctl.probes.reading import Problem, Reading, clean, error_of, first_line, 
 
 MAX_WARNINGS = 2000
 """More are counted among the errors, not listed."""
+MAX_HOSTS = 64
+"""Hosts that a count names."""
 _VERSION = re.compile(r"[NR]CCL version ?:? ?(\d{1,3}\.\d{1,4}[\w.+\-]{0,40})", re.ASCII)
 _DRIVER = re.compile(r"cudaDriverVersion (\d{1,7})$", re.ASCII)
 _RESULT = re.compile(r"\S{1,120}:\d{1,7} -> (\d{1,2})(?: |$)", re.ASCII)
@@ -61,6 +63,8 @@ class LogWarning(Struct, frozen=True, omit_defaults=True):
     ranks: list[int] | None = None
     versions: list[int] | None = None
     bus_id: str | None = None
+    line: int = 0
+    """Number of the line in the log, from 1."""
 
 
 class Count(Struct):
@@ -69,6 +73,10 @@ class Count(Struct):
     kind: str
     count: int
     text: str
+    line: int = 0
+    """Number of the first line in the log, from 1."""
+    hosts: list[str] = field(default_factory=list)
+    """Hosts of the records; none for lines of the program."""
 
 
 class Facts(Struct, frozen=True):
@@ -127,6 +135,7 @@ class _Log:
         self.errors: dict[str, Count] = {}
         self.notes: dict[str, Count] = {}
         self.results: dict[str, int] = {}
+        self.line = 0
 
     @property
     def is_one(self) -> bool:
@@ -139,7 +148,7 @@ class _Log:
             return
         low = line[:2000].lower()
         if any(word in low for word in _OTHERS_SPEAK_OF_IT) and (kind := kind_of(low)) and kind.weight == "error":
-            _add(self.errors, kind.kind, line)
+            self._add(self.errors, kind.kind, line)
 
     def take(self, record: Record) -> None:
         self.hosts.setdefault(record.host)
@@ -160,24 +169,33 @@ class _Log:
             self.results[name] = self.results.get(name, 0) + 1
         elif not self.comms.take(record):
             self.net.take(record)
-            self._count(text)
+            self._count(record)
 
-    def _count(self, text: str) -> None:
-        if kind := kind_of(text):
-            _add(self.errors if kind.weight == "error" else self.notes, kind.kind, text)
+    def _count(self, record: Record) -> None:
+        if kind := kind_of(record.text):
+            self._add(self.errors if kind.weight == "error" else self.notes, kind.kind, record.text, record.host)
+
+    def _add(self, counts: dict[str, Count], kind: str, text: str, host: str = "") -> None:
+        known = counts.get(kind)
+        if known is None:
+            known = counts[kind] = Count(kind, 0, text.strip()[:300], self.line)
+        known.count += 1
+        if host and host not in known.hosts and len(known.hosts) < MAX_HOSTS:
+            known.hosts.append(host)
 
     def _take_warning(self, record: Record) -> None:
         self.n_warnings += 1
         found = kind_of(record.text, record.where)
         kind = found.kind if found else "other"
         if found is None or found.weight == "error":
-            _add(self.errors, kind, record.text)
+            self._add(self.errors, kind, record.text, record.host)
         else:
-            _add(self.notes, kind, record.text)
+            self._add(self.notes, kind, record.text, record.host)
         if len(self.warnings) < MAX_WARNINGS:
             detail: dict[str, Any] = detail_of(kind, record.text)
             text = record.text[:2000]
-            self.warnings.append(LogWarning(record.host, record.pid, record.dev, record.where, text, kind, **detail))
+            place = {"line": self.line} | detail
+            self.warnings.append(LogWarning(record.host, record.pid, record.dev, record.where, text, kind, **place))
 
     def facts(self) -> Facts:
         net, ranks = self.net, self.comms.ranks()
@@ -224,13 +242,6 @@ class _Log:
         )
 
 
-def _add(counts: dict[str, Count], kind: str, text: str) -> None:
-    if known := counts.get(kind):
-        known.count += 1
-    else:
-        counts[kind] = Count(kind, 1, text.strip()[:300])
-
-
 def _cut_line(text: str, hosts: dict[str, None]) -> str:
     """The last line, where it has no line end and breaks off within a record."""
     line = text[text.rfind("\n") + 1 :][:MAX_TEXT]
@@ -248,6 +259,7 @@ def read(raw: bytes) -> Reading[Facts]:
         return Reading("empty", Facts())
     log = _Log()
     for line in text.split("\n"):
+        log.line += 1
         found = records(line, log.hosts)
         for record in found:
             log.take(record)

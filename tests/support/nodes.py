@@ -579,6 +579,9 @@ def gb200_node() -> Snapshot:
         "host.architecture": "aarch64",
         "host.nvidia_nodes": tray,
         "active": _active(4),
+        "pcie.functions": tuple(
+            entry for entry in _tree() if entry.vendor != "10de" or entry.pci in {card.pci for card in cards}
+        ),
     }.items():
         node = edit(node, path, value)
     return node

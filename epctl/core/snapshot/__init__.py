@@ -14,6 +14,7 @@ from epctl.core.errors import EpctlError
 from epctl.core.jsontext import dump
 from epctl.core.snapshot.gpu import GpuArea
 from epctl.core.snapshot.host import HostArea, PcieArea
+from epctl.core.snapshot.job import JobArea
 from epctl.core.snapshot.rdma import GdrArea, RdmaArea
 from epctl.core.snapshot.software import ActiveArea, EnvArea, SoftwareArea
 
@@ -54,6 +55,8 @@ class Snapshot(Struct, frozen=True):
     software: SoftwareArea = SoftwareArea()
     env: EnvArea = EnvArea()
     active: ActiveArea = ActiveArea()
+    job: JobArea = JobArea()
+    """The log that was given with `doctor --nccl-log`; not of this node unless its hosts say so."""
 
 
 def encode(snapshot: Snapshot) -> bytes:

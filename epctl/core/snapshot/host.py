@@ -45,6 +45,8 @@ class PcieArea(Struct, frozen=True):
     iommu_groups: Fact[int] = NOT_READ
     """Number of groups; 0: IOMMU is off."""
     notes: tuple[str, ...] = ()
+    default_topology_file: Fact[bool] = NOT_READ
+    """/var/run/nvidia-topologyd/virtualTopology.xml is there: NCCL reads it where NCCL_TOPO_FILE is not set."""
 
 
 class KernelModule(Struct, frozen=True):
@@ -115,3 +117,5 @@ class HostArea(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     uptime_s: Fact[int] = NOT_READ
     """Seconds since boot (/proc/uptime)."""
+    private_namespaces: Fact[tuple[str, ...]] = NOT_READ
+    """Of `ipc` and `pid`, those namespaces of this process that are not the first ones of the kernel (inodes of /proc/self/ns)."""

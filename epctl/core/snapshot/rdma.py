@@ -88,6 +88,8 @@ class NetDev(Struct, frozen=True):
     """IPv4 and IPv6 with prefix length: 10.0.0.4/24."""
     default_route: Fact[bool] = NOT_READ
     bond_members: Fact[tuple[str, ...]] = NOT_READ
+    pfc_priorities: Fact[tuple[int, ...]] = NOT_READ
+    """Priorities (0 to 7) with priority flow control (`dcb -j pfc show dev X`, `mlnx_qos -i X`); unsupported where it has none."""
 
 
 class DeviceNode(Struct, frozen=True):
@@ -130,6 +132,8 @@ class RdmaArea(Struct, frozen=True):
     fi_efa_devices: Fact[int] = NOT_READ
     """Distinct devices of `fi_info -p efa`."""
     notes: tuple[str, ...] = ()
+    data_direct_functions: Fact[int] = NOT_READ
+    """Number of PCI functions 15b3:2100, the data-direct engines of ConnectX-8."""
 
 
 class GdrArea(Struct, frozen=True):

@@ -186,6 +186,8 @@ class VerbsProbe(Struct, frozen=True):
     opened: Fact[bool] = NOT_PROBED
     dmabuf_errno: Fact[int] = NOT_PROBED
     """errno of ibv_reg_dmabuf_mr with fd -1: EBADF (9) means supported, EOPNOTSUPP (95) or EPROTONOSUPPORT (93) not."""
+    dmabuf_gpu_errno: Fact[int] = NOT_PROBED
+    """errno of ibv_reg_dmabuf_mr with a descriptor of 2 MiB of GPU memory; 0: registered."""
 
 
 class ActiveArea(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 from epctl.core.check import Need
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Unreadable, known, value_or
+from epctl.core.profile import Profile
 from epctl.core.snapshot import Snapshot
 from epctl.core.views import needs, nics, pcie, plugins, versions
 from epctl.core.views.settings import is_off, is_on, number, setting, told
@@ -42,6 +44,22 @@ class Gate(Struct, frozen=True):
 def wanted(context: Context) -> bool:
     """A profile in force asks for GIN of any kind."""
     return any(context.wants(feature) for feature in FEATURES)
+
+
+def is_installed(context: Context, profile: Profile) -> bool:
+    """The library of a profile is on this node. False: the profile is in force for a plan, or because nothing else is.
+    Profiles without a distribution (drivers, settings) are here by nature."""
+    names = {re.split(r"[^A-Za-z0-9_.-]", text, maxsplit=1)[0].lower() for text in profile.detect.distributions}
+    installed = context.node.software.distributions
+    if not names or isinstance(installed, Absent):
+        return True
+    return any(entry.name in names for entry in installed)
+
+
+def needed(context: Context) -> bool:
+    """A library that is installed asks for GIN, and was not told to go without."""
+    asking = [profile for feature in FEATURES for profile in context.wants(feature)]
+    return any(is_installed(context, profile) for profile in asking) and not is_on(context, "EP_DISABLE_GIN")
 
 
 def _wanted(context: Context) -> str:

@@ -81,11 +81,12 @@ def _layer(context: Context, layer: str) -> str:
     missing = _rdma(context)
     if missing:
         return missing
-    return (
-        ""
-        if any(nic.port.link_layer == layer and not nic.is_efa for nic in nics.ports(context.node))
-        else f"no {layer} port among the RDMA devices"
-    )
+    ports = tuple(nic for nic in nics.ports(context.node) if not nic.is_efa)
+    if any(nic.port.link_layer == layer for nic in ports):
+        return ""
+    for nic in ports:
+        known(nic.port.link_layer, f"{nic.label} link layer")
+    return f"no {layer} port among the RDMA devices"
 
 
 def _roce(context: Context) -> str:
@@ -94,6 +95,26 @@ def _roce(context: Context) -> str:
 
 def _ib(context: Context) -> str:
     return _layer(context, "InfiniBand")
+
+
+def _verbs(context: Context) -> str:
+    missing = _rdma(context)
+    if missing:
+        return missing
+    others = any(device.driver != "efa" for device in nics.devices(context.node))
+    return "" if others else "EFA devices only, which NCCL's IB transport does not drive"
+
+
+def _mlx5(context: Context) -> str:
+    missing = _rdma(context)
+    if missing:
+        return missing
+    devices = nics.devices(context.node)
+    if any(device.driver == "mlx5_core" for device in devices):
+        return ""
+    for device in devices:
+        known(device.driver, f"{device.name} kernel driver")
+    return "no mlx5 adapter in this machine"
 
 
 def has_efa(node: Snapshot) -> bool:
@@ -123,6 +144,10 @@ def _container(context: Context) -> str:
     return _gpu(context) or ("" if in_container(context.node) else "not in a container")
 
 
+def _job_log(context: Context) -> str:
+    return "no log was given (--nccl-log FILE)" if isinstance(context.node.job.log, Absent) else ""
+
+
 def wants(feature: str) -> Need:
     """A profile in force asks for `feature`."""
 
@@ -141,5 +166,9 @@ RDMA = Need("rdma", _rdma)
 ROCE = Need("roce", _roce)
 IB = Need("ib", _ib)
 EFA = Need("efa", _efa)
+VERBS = Need("verbs", _verbs)
+MLX5 = Need("mlx5", _mlx5)
 BARE_METAL = Need("bare_metal", _bare_metal)
 CONTAINER = Need("container", _container)
+JOB_LOG = Need("job_log", _job_log)
+"""Needs no GPU: a log is often read on another machine than the one that failed."""

@@ -89,13 +89,15 @@ def fabric(context: Context) -> tuple[Nic, ...]:
     if not any(rates.values()):
         return chosen
     carrying = {label for label, rate in rates.items() if rate * 2 >= max(rates.values())}
-    kinds = {_kind(nic) for nic in chosen if nic.label in carrying}
-    return tuple(nic for nic in chosen if nic.label in carrying or (not nic.active and _kind(nic) in kinds))
+    kinds = {kind(nic) for nic in chosen if nic.label in carrying}
+    return tuple(nic for nic in chosen if nic.label in carrying or (not nic.active and kind(nic) in kinds))
 
 
-def _kind(nic: Nic) -> tuple[object, object, object]:
-    """Ports of one kind belong together: a card that is down is missed only where its sisters carry traffic."""
-    return nic.device.driver, value_or(nic.device.ca_type, ""), nic.port.link_layer
+def kind(nic: Nic) -> tuple[object, ...]:
+    """Ports of one kind belong together: a card that is down is missed only where its sisters carry traffic. The board id keeps
+    a storage card out that has the chip of the fabric's cards."""
+    device = nic.device
+    return value_or(device.driver, ""), value_or(device.ca_type, ""), value_or(device.board_id, ""), nic.port.link_layer
 
 
 def netdevs(nic: Nic, node: Snapshot) -> tuple[NetDev, ...]:

@@ -1,0 +1,5 @@
+"""`python -m epctl`."""
+
+from epctl.cli import main
+
+main()
