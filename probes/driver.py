@@ -163,7 +163,9 @@ def _library(source: Source, loader: Any, listing: str | Absent | None, name: st
             return found
     if isinstance(listing, Absent):
         return listing
-    return sysfs.target(source, cached[0]) if cached else Absent("not_found", f"the loader's cache does not list {name}")
+    return (
+        sysfs.target(source, cached[0]) if cached else Absent("not_found", f"the loader's cache does not list {name}")
+    )
 
 
 def _listing(source: Source) -> str | Absent:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from epctl.core.errors import EpctlError
 from epctl.core.fact import Absent, Fact
@@ -20,7 +21,8 @@ from epctl.probes.readers.nccl_log import MAX_WARNINGS, Count, Facts, LogWarning
 from epctl.probes.reading import MAX_BYTES, Reading
 
 MAX_EVENTS = 400
-"""Further ones are left out, and a note says so; a job over hundreds of hosts prints the same few things for every pair."""
+"""Above it, lines of one kind are no longer told apart by device, peer and words: a job over hundreds of hosts prints the same
+few things for every pair."""
 MAX_EVENT_HOSTS = 64
 AGAIN = (
     "run the job again with NCCL_DEBUG=INFO and keep its output (`… > job.log 2>&1`), "
@@ -83,11 +85,10 @@ def _content(path: Path) -> tuple[bytes, int]:
 def area(reading: Reading[Facts], name: str, left_out: int = 0) -> JobArea:
     """The reading of a log as an area. Pure and total. `left_out`: bytes of its middle that were not read."""
     facts = reading.facts
-    events, more = _events(facts)
     ranks = tuple(JobRank(rank.rank, rank.host, rank.pci, rank.init_complete) for rank in facts.ranks)
     return JobArea(
         log=name,
-        whole=not left_out,
+        whole=not left_out and facts.n_warnings <= MAX_WARNINGS,
         info=bool(facts.ranks or facts.networks or facts.bootstrap or facts.env or facts.results or facts.paths),
         nccl_versions=_several(facts.nccl_versions),
         network=_one(facts.network),
@@ -108,8 +109,8 @@ def area(reading: Reading[Facts], name: str, left_out: int = 0) -> JobArea:
         relaxed_ordering=_one(facts.relaxed_ordering),
         settings=_several(_settings(facts.env)),
         env_conflicts=tuple(Conflict(key, tuple(values)) for key, values in facts.env_conflicts.items()),
-        events=events,
-        notes=(*_damage(reading, left_out), *more),
+        events=_events(facts),
+        notes=_damage(reading, left_out),
     )
 
 
@@ -151,24 +152,35 @@ class _Found(Struct):
     event: LogEvent
 
 
-def _events(facts: Facts) -> tuple[tuple[LogEvent, ...], tuple[str, ...]]:
-    """Events by first appearance, and notes on those that were left out."""
+def _events(facts: Facts) -> tuple[LogEvent, ...]:
+    """Events by first appearance."""
     found = [*_of_warnings(facts.warnings), *_of_counts(facts)]
     found.sort(key=lambda entry: entry.line)
-    notes = (f"{len(found) - MAX_EVENTS} further kinds of lines were left out",) if len(found) > MAX_EVENTS else ()
-    from msgspec.structs import replace
-
-    return tuple(replace(entry.event, order=order) for order, entry in enumerate(found[:MAX_EVENTS])), notes
+    return tuple(replace(entry.event, order=order) for order, entry in enumerate(found))
 
 
 def _of_warnings(warnings: list[LogWarning]) -> list[_Found]:
     """One event for all warnings with the same numbers and names; where the text has no number, with the same words."""
-    groups: dict[tuple[object, ...], list[LogWarning]] = {}
+    groups = _grouped(warnings, _key)
+    if len(groups) > MAX_EVENTS:
+        groups = _grouped(warnings, lambda entry: (entry.kind, _code(entry), entry.vendor_err))
+    return [_Found(group[0].line, _of_group(group)) for group in groups]
+
+
+Key = tuple[object, ...]
+
+
+def _grouped(warnings: list[LogWarning], key_of: Callable[[LogWarning], Key]) -> list[list[LogWarning]]:
+    groups: dict[Key, list[LogWarning]] = {}
     for entry in warnings:
-        words = _VARIABLE.sub("#", entry.text) if _code(entry) is None else ""
-        key = (entry.kind, _code(entry), entry.vendor_err, entry.call, entry.hca, entry.peer, words)
-        groups.setdefault((*key, *(entry.ranks or ())), []).append(entry)
-    return [_Found(group[0].line, _of_group(group)) for group in groups.values()]
+        groups.setdefault(key_of(entry), []).append(entry)
+    return list(groups.values())
+
+
+def _key(entry: LogWarning) -> Key:
+    words = _VARIABLE.sub("#", entry.text) if _code(entry) is None else ""
+    numbers = (_code(entry), entry.vendor_err, tuple(entry.ranks or ()))
+    return (entry.kind, numbers, entry.call, entry.hca, entry.peer, words)
 
 
 def _code(entry: LogWarning) -> int | None:

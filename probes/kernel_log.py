@@ -15,7 +15,7 @@ JOURNAL = ("journalctl", "-k", "-b", "--no-pager", "-o", "cat")
 TIMEOUT_S = 5.0
 RING_START_S = 60.0
 """A ring buffer whose first line is later than this has lost the begin of the boot."""
-MAX_PER_KIND = 20
+MAX_PER_KIND = 100
 """Lines kept of one Xid of one GPU: a flood of a harmless one must not push out a fatal one."""
 MAX_PER_TOPIC = 200
 MAX_XIDS = 2000
@@ -130,9 +130,9 @@ def read_log(text: str) -> KernelLog:
         found = _XID.search(line[:1000]) if "Xid" in line else None
         if found is not None:
             pci, code = f"{_domain(found[1])}.0", int(found[2])
-            seen[pci, code] += 1
-            if seen[pci, code] <= MAX_PER_KIND and len(xids) < MAX_XIDS:
-                fatal = code in NVLINK5_XIDS and _FATAL.search(line[:1000]) is not None
+            fatal = code in NVLINK5_XIDS and _FATAL.search(line[:1000]) is not None
+            seen[pci, code, fatal] += 1
+            if seen[pci, code, fatal] <= MAX_PER_KIND and len(xids) < MAX_XIDS:
                 xids.append(Xid(code, pci, _kept(line), fatal))
             continue
         topic = _topic(line)

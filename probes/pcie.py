@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from epctl.core.fact import Absent, Fact
 from epctl.core.snapshot.host import PcieArea, PciFunction
@@ -17,6 +17,8 @@ from epctl.probes.together import together
 
 ROOT = "/sys/bus/pci/devices"
 GROUPS = "/sys/kernel/iommu_groups"
+TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
+"""NCCL reads this file where NCCL_TOPO_FILE is not set (NCCL user guide, NCCL_TOPO_FILE)."""
 NVIDIA = "10de"
 _NVIDIA_CLASSES = ("0300", "0302", "0680")
 """VGA and 3D controllers, and NVSwitches (other bridge)."""
@@ -40,6 +42,17 @@ class _Place(Struct, frozen=True):
 
 def pcie(source: Source) -> PcieArea:
     """GPUs, NVSwitches, RDMA NICs and the bridges above them. Never raises."""
+    return structs.replace(_tree(source), default_topology_file=_exists(source, TOPOLOGY))
+
+
+def _exists(source: Source, path: str) -> Fact[bool]:
+    found = source.target(path)
+    if isinstance(found, Absent):
+        return False if found.absent == "not_found" else found
+    return True
+
+
+def _tree(source: Source) -> PcieArea:
     groups = sysfs.names_or_none(source, GROUPS, "/sys/kernel")
     num_groups: Fact[int] = groups if isinstance(groups, Absent) else sum(name.isdigit() for name in groups)
     listed = sysfs.names_or_none(source, ROOT, "/sys/bus")

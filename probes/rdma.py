@@ -9,15 +9,16 @@ from msgspec import structs
 
 from epctl.core.fact import NOT_READ, Absent, Fact
 from epctl.core.snapshot.rdma import NetDev, RdmaArea, RdmaDevice
-from epctl.probes import rdma_firmware, rdma_tools, rdma_tree, verbs_libs
+from epctl.probes import pfc, rdma_firmware, rdma_tools, rdma_tree, verbs_libs
 from epctl.probes.netdev import netdevs
 from epctl.probes.rdma_tools import Texts, reading
 from epctl.probes.readers import fi_info, ibstat, ibv_devinfo, rdma_link, show_gids
 from epctl.probes.source import Output, Source
-from epctl.probes.sysfs import word
+from epctl.probes.sysfs import integer, names_or_none, word
 from epctl.probes.together import together
 
 _OFED = re.compile(r"[\w.+-]{0,80}OFED[\w.+-]{0,80}", re.ASCII | re.I)
+PCI = "/sys/bus/pci/devices"
 _MAX_NOTES = 40
 NO_BOND = Absent("not_found", "no bond over this card's ports is in this network namespace")
 
@@ -31,6 +32,7 @@ def rdma(source: Source) -> RdmaArea:
             "ibv_devinfo": lambda: reading(ibv_devinfo, source.run("ibv_devinfo", "-v", timeout_s=8.0)),
             "ibstat": lambda: reading(ibstat, source.run("ibstat")),
             "fi_info": lambda: _fi_devices(source.run("fi_info", "-p", "efa")),
+            "data_direct": lambda: _data_direct(source),
             "ofed": lambda: _ofed(source.run("ofed_info", "-s")),
             "libraries": lambda: verbs_libs.look(source),
         },
@@ -38,6 +40,7 @@ def rdma(source: Source) -> RdmaArea:
     texts = Texts(found["ibv_devinfo"], found["ibstat"])
     interfaces, notes = found["netdevs"] if isinstance(found["netdevs"], tuple) else (found["netdevs"], ())
     devices, further = _devices(source, found["devices"], texts)
+    interfaces = pfc.with_pfc(source, interfaces, devices)
     devices = _with_bonds(devices, interfaces)
     if isinstance(devices, tuple) and devices:
         devices = rdma_firmware.with_settings(source, devices)
@@ -55,6 +58,7 @@ def rdma(source: Source) -> RdmaArea:
         efa_driver_version=_efa_version(source),
         fi_efa_devices=found["fi_info"],
         notes=tuple(dict.fromkeys((*further, *notes, *seen.notes)))[:_MAX_NOTES],
+        data_direct_functions=found["data_direct"],
     )
 
 
@@ -144,6 +148,15 @@ def _carries(entry: NetDev, device: RdmaDevice, own: tuple[str, ...]) -> bool:
     return "bond" in device.name or any(
         gid.netdev == entry.name for port in ports if isinstance(port.gids, tuple) for gid in port.gids
     )
+
+
+def _data_direct(source: Source) -> Fact[int]:
+    """PCI functions 15b3:2100: the kernel's mlx5 driver binds its data-direct part to this id."""
+    listed = names_or_none(source, PCI, "/sys/bus")
+    if isinstance(listed, Absent):
+        return listed
+    found = (name for name in listed[:20_000] if integer(source, f"{PCI}/{name}/device") == 0x2100)
+    return sum(integer(source, f"{PCI}/{name}/vendor") == 0x15B3 for name in found)
 
 
 def _ofed(found: Output | Absent) -> Fact[str]:

@@ -163,6 +163,9 @@ def drv_uvm_missing(context: Context) -> Iterator[Seen]:
         yield good(f"NCCL {nccl} does without unified memory (needed from 2.23 on)")
         return
     nodes, modules = context.node.host.nvidia_nodes, context.node.host.modules
+    if context.node.active.cu_init == 0 and not _uvm_before(context):
+        yield good("cuInit works: the first CUDA call after boot loads nvidia_uvm, which was not there before it")
+        return
     if isinstance(nodes, Absent):
         yield unread("/dev/nvidia*", nodes)
     else:
@@ -184,6 +187,14 @@ def drv_uvm_missing(context: Context) -> Iterator[Seen]:
         yield good("module nvidia_uvm is loaded (/proc/modules)")
     else:
         yield bad("module nvidia_uvm is not loaded (/proc/modules)")
+
+
+def _uvm_before(context: Context) -> bool:
+    """Any trace of UVM in what was read while the first CUDA call of the active probe may not have been made yet."""
+    node = context.node.host
+    return any(entry.path == "/dev/nvidia-uvm" for entry in value_or(node.nvidia_nodes, ())) or any(
+        module.name == "nvidia_uvm" for module in value_or(node.modules, ())
+    )
 
 
 @check(

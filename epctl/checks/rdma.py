@@ -8,7 +8,7 @@ from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.views import adapters, nics
-from epctl.core.views.needs import IB, RDMA, VERBS, wants
+from epctl.core.views.needs import IB, MLX5, RDMA, wants
 from epctl.core.views.nics import Nic
 from epctl.core.views.settings import setting, told
 
@@ -67,7 +67,6 @@ def nic_port_not_active(context: Context) -> Iterator[Seen]:
     title="A fabric port runs below the rate of its sisters",
     why="All-to-all is as slow as its slowest rail.",
     fix="Replace or reseat cable and optic; check speed and FEC of the switch port.",
-    commands=("ibstat", "mlxlink -d mlx5_0 -m"),
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html "
     "https://github.com/Azure/azurehpc-health-checks/blob/main/conf/nd96isr_h200_v5.conf",
     needs=(RDMA,),
@@ -168,7 +167,6 @@ def nic_lag_half_rate(context: Context) -> Iterator[Seen]:
     title="An optical module reported that it is too hot",
     why="Hot modules drop the link or raise its error rate under load.",
     fix="Restore the airflow; replace the module if it comes back.",
-    commands=("sudo ethtool -m eth0",),
     reference="https://github.com/leptonai/gpud/blob/main/components/accelerator/nvidia/infiniband/kmsg_matcher.go",
     needs=(RDMA,),
 )
@@ -192,18 +190,18 @@ def nic_module_hot(context: Context) -> Iterator[Seen]:
     commands=("rdma statistic show",),
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html "
     "https://github.com/NVIDIA/nccl/issues/394",
-    needs=(VERBS,),
+    needs=(MLX5,),
 )
 def nic_retrans(context: Context) -> Iterator[Seen]:
     for nic in nics.fabric(context):
-        if not nic.active or nic.is_efa:
+        if not nic.active or nic.device.driver != "mlx5_core":
             continue
         if isinstance(nic.port.hw_counters, Absent):
             yield unread(f"{nic.label} hw_counters", nic.port.hw_counters)
             continue
         counted = {name: value for name, value in nic.port.hw_counters if name in LOSS_COUNTERS}
         if not counted:
-            yield unread(f"{nic.label} loss counters", Absent("unsupported", "its driver has none that epctl knows"))
+            yield unread(f"{nic.label} loss counters", Absent("not_found", "hw_counters has none of them"))
             continue
         yield _losses(nic, {name: value for name, value in counted.items() if value})
 

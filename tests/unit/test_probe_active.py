@@ -25,6 +25,9 @@ from tests.support.damage import damaged_source
 from tests.support.fake_source import FakeSource
 from tests.support.probing import odd_document, reason, survives
 
+CUDA = vars(active_cuda)["cuda"]
+"""The driver's module as the collector holds it: it imports it without a package."""
+
 
 def attributes(ordinal: int) -> dict[str, Any]:
     flags = dict.fromkeys(("posix_handles", "gdr_with_vmm", "dma_buf", "fabric_handles", "multicast"), True)
@@ -154,7 +157,7 @@ class FakeDriver:
 
     def retain(self, ordinal: int) -> int:
         if ordinal == 1 and self.start == -1:
-            raise active_cuda.cuda.CudaError("cuDevicePrimaryCtxRetain", 46)
+            raise CUDA.CudaError("cuDevicePrimaryCtxRetain", 46)
         return ordinal + 10
 
     def allocate(self, context: int, num_bytes: int) -> int:
@@ -181,7 +184,7 @@ class FakeDriver:
 
 
 def lines_of(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[Any]:
-    monkeypatch.setattr(active_cuda.cuda, "Driver", lambda: driver)
+    monkeypatch.setattr(CUDA, "Driver", lambda: driver)
     active_cuda.main()
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
@@ -218,7 +221,7 @@ def test_documents_of_a_collector_that_hangs_or_dies(tmp_path: Path, monkeypatch
     begin = "import sys, time, os\nprint('{\"begin\": \"init\"}', flush=True)\nprint('{\"cut', end='', flush=True)\n"
     (tmp_path / "hangs.py").write_text(begin + "time.sleep(60)\n")
     (tmp_path / "dies.py").write_text(begin + "os.kill(os.getpid(), 11)\n")
-    found = LiveSource().document("hangs", 1.0)
+    found: Any = LiveSource().document("hangs", 1.0)
     assert found["stages"] == [{"begin": "init"}]
     assert found["ended"] == "timed_out"
     assert LiveSource().document("dies", 5.0) == {

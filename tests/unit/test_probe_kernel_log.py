@@ -89,6 +89,11 @@ def test_flood_does_not_push_out_a_fatal_one() -> None:
     flood = "NVRM: Xid (PCI:0000:18:00): 31, pid=1\n" * 5000
     xids, _ = log(BOOT + flood + OFF_THE_BUS)
     assert [xid.code for xid in xids] == [31] * MAX_PER_KIND + [79]
+    mild, grave = (
+        f"NVRM: Xid (PCI:0009:01:00): 145, RLW_REMAP {word} XC0 i0 Link 01\n" for word in ("Nonfatal", "Fatal")
+    )
+    xids, _ = log(mild * 5000 + grave)
+    assert [xid.fatal for xid in xids] == [False] * MAX_PER_KIND + [True]
     lines = "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!\n" * 1000
     assert len(log(lines)[1]) == MAX_PER_TOPIC
 

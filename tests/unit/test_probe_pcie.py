@@ -192,6 +192,13 @@ def test_no_pci_is_a_fact_only_where_sysfs_can_be_read(files: dict[str, str], fu
     assert area.iommu_groups == groups if isinstance(groups, int) else absent(area.iommu_groups).absent == groups
 
 
+def test_the_topology_file_that_nccl_takes_by_itself() -> None:
+    path = "/var/run/nvidia-topologyd/virtualTopology.xml"
+    assert pcie(FakeSource({path: "<system/>"})).default_topology_file is True
+    assert pcie(FakeSource()).default_topology_file is False
+    assert absent(pcie(RecordedSource(Recording())).default_topology_file).absent == "not_read"
+
+
 def lspci_area(fixture: str) -> PcieArea:
     raw = (READERS / "lspci" / fixture).read_bytes()
     return pcie(RecordedSource(Recording(commands={("lspci", "-vv"): Output(raw)})))

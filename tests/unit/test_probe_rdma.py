@@ -445,9 +445,8 @@ def test_interfaces_from_sysfs_and_ip() -> None:
     targets = {"/sys/class/net/eth0/device": "/sys/devices/pci0000:00/0000:00:03.0/virtio2"}
     area = rdma(FakeSource(NET, targets=targets, commands={("ip", "-j", "addr"): ADDR, ("ip", "-j", "route"): ROUTE}))
     front = netdev(area, "eth0")
-    assert front == NetDev(
-        "eth0", True, 9000, 400000, "physical", "0000:00:03.0", ("10.0.0.4/24", "fd00::2/64"), True, ()
-    )
+    wanted = NetDev("eth0", True, 9000, 400000, "physical", "0000:00:03.0", ("10.0.0.4/24", "fd00::2/64"), True, ())
+    assert msgspec.structs.replace(front, pfc_priorities=wanted.pfc_priorities) == wanted
     lo = netdev(area, "lo")
     assert (lo.up, lo.kind, lo.default_route, lo.addresses) == (True, "virtual", False, ("127.0.0.1/8",))
     assert absent(lo.speed_mbps).absent == "not_found"
@@ -497,6 +496,60 @@ def test_another_namespace_in_sys_is_noted() -> None:
     assert any("another network namespace" in note for note in area.notes)
 
 
+DCB = ("dcb", "-j", "pfc", "show", "dev", "ens3f0np0")
+QOS = """DCBX mode: OS controlled
+Priority trust state: dscp
+PFC configuration:
+\tpriority    0   1   2   3   4   5   6   7
+\tenabled     0   0   0   1   0   0   1   0
+\tbuffer      0   0   0   1   0   0   0   0
+"""
+NO_DCB = Output(b"", b"Attribute not found: Operation not supported\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("commands", "wanted"),
+    [
+        ({DCB: json.dumps({"pfc_cap": 8, "prio_pfc": [False, False, False, True, False, False, False, False]})}, (3,)),
+        ({DCB: json.dumps({"pfc_cap": 8, "prio_pfc": [False] * 8})}, ()),
+        ({DCB: json.dumps({"prio_pfc": [1] * 8})}, "unparsable"),
+        ({DCB: NO_DCB}, "unsupported"),
+        ({DCB: NO_DCB, ("mlnx_qos", "-i", "ens3f0np0"): QOS}, (3, 6)),
+        ({("mlnx_qos", "-i", "ens3f0np0"): "Netlink error"}, "unparsable"),
+        ({}, "tool_missing"),
+    ],
+)
+def test_lossless_priorities_of_roce_interfaces(
+    commands: dict[tuple[str, ...], Any], wanted: tuple[int, ...] | str
+) -> None:
+    files, targets = tree("roce_gid_table.txt")
+    files |= {f"{IB}/mlx5_2/device/net/ens3f0np0/mtu": "9000", "/sys/class/net/ens3f0np0/mtu": "9000", **NET}
+    targets["/sys/class/net/ens3f0np0/device"] = "/sys/devices/pci0000:15/0000:15:01.0/0000:4b:00.0"
+    source = FakeSource(files, targets=targets, commands=commands)
+    area = rdma(source)
+    found = netdev(area, "ens3f0np0").pfc_priorities
+    assert found == wanted if isinstance(wanted, tuple) else absent(found).absent == wanted
+    assert absent(netdev(area, "eth0").pfc_priorities).absent == "unsupported"
+    assert not any("eth0" in argv for argv in source.asked), "front-end interfaces are not asked"
+
+
+def test_data_direct_functions_are_counted() -> None:
+    pci = "/sys/bus/pci/devices"
+    ids = {
+        "0000:01:00.0": ("0x15b3", "0x1023"),
+        "0000:01:00.1": ("0x15b3", "0x2100"),
+        "0000:02:00.0": ("0x8086", "0x2100"),
+    }
+    files = {
+        f"{pci}/{name}/{file}": value
+        for name, both in ids.items()
+        for file, value in zip(("vendor", "device"), both, strict=True)
+    }
+    assert rdma(FakeSource(files)).data_direct_functions == 1
+    assert rdma(FakeSource({"/sys/bus/cpu/x": ""})).data_direct_functions == 0
+    assert absent(rdma(FakeSource()).data_direct_functions).absent == "not_found"
+
+
 FILES, TARGETS = tree("roce_gid_table.txt")
 WHOLE = FakeSource(
     {
@@ -507,10 +560,11 @@ WHOLE = FakeSource(
         "/sys/module/efa/version": "3.3.0",
         "/etc/libibverbs.d/mlx5.driver": "driver mlx5",
     },
-    targets=TARGETS,
+    targets={**TARGETS, "/sys/class/net/ens3f0np0/device": "/sys/devices/pci0000:15/0000:4b:00.0"},
     commands={
         ("ip", "-j", "addr"): ADDR,
         ("ip", "-j", "route"): ROUTE,
+        DCB: json.dumps({"prio_pfc": [False] * 8}),
         ("ibv_devinfo", "-v"): text("ibv_devinfo/cx6dx_roce_verbose_2x50.txt"),
         ("ibstat",): text("ibstat/h100_8ndr_4eth.txt"),
         ("fi_info", "-p", "efa"): text("fi_info/p5en_direct_and_dgram.txt"),

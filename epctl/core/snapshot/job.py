@@ -62,7 +62,8 @@ class JobArea(Struct, frozen=True):
     log: Fact[str] = NOT_READ
     """Name of the file."""
     whole: Fact[bool] = NOT_READ
-    """False when the middle of a very long log was left out: what is not among the events may still have happened."""
+    """False when the middle of a very long log was left out, or it has too many warnings to tell all apart: what is not among the
+    events may still have happened."""
     info: Fact[bool] = NOT_READ
     """The log has records that NCCL_DEBUG=INFO prints; without them notes and settings cannot be expected."""
     nccl_versions: Fact[tuple[str, ...]] = NOT_READ

@@ -1,0 +1,182 @@
+"""Checks of AWS EFA's devices, plugin and GPUDirect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from epctl.core.fact import NOT_PROBED, NOT_READ, Absent
+from epctl.core.snapshot import Snapshot
+from epctl.core.snapshot.host import KernelModule
+from epctl.core.snapshot.rdma import DeviceNode, RdmaDevice
+from epctl.core.snapshot.software import NetPlugin
+from tests.support.cases import Case, run, verify
+from tests.support.nodes import dist, edit, efa_node, env, gb200_node, ib_node, laptop, nic, roce_node
+from tests.support.own import own
+
+OWN = own("efa")
+EFA = efa_node()
+HPCX = NetPlugin("libnccl-net.so", "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "2.0", (), "2.34")
+NO_PEER = edit(
+    edit(EFA, "gdr.peermem_loaded", False),
+    "host.modules",
+    tuple(module for module in EFA.host.modules if module.name != "nvidia_peermem"),  # type: ignore[union-attr]
+)
+NO_DMABUF = edit(NO_PEER, "host.kernel", "5.10.245-241.978.amzn2.x86_64")
+DEEPEP = dist(EFA, "deep-ep", "2.1.0")
+
+
+def unset(node: Snapshot, name: str) -> Snapshot:
+    variables = node.env.variables
+    assert isinstance(variables, tuple)
+    return edit(node, "env.variables", tuple(entry for entry in variables if entry.name != name))
+
+
+def mixed(opened: object = True) -> Snapshot:
+    """EFA devices beside two ConnectX cards, with fi_info's answer unknown."""
+    devices = EFA.rdma.devices
+    assert isinstance(devices, tuple)
+    others: tuple[RdmaDevice, ...] = (nic(0), nic(1))
+    node = edit(EFA, "rdma.devices", devices + others)
+    node = edit(node, "active.verbs.*.opened", opened)
+    return edit(node, "rdma.fi_efa_devices", Absent("tool_missing"))
+
+
+CASES = [
+    Case("EFA-PLUGIN-NOT-FOUND", edit(EFA, "software.net_plugins", ()), EFA, "no libnccl-net-ofi.so"),
+    Case("EFA-PLUGIN-NOT-FOUND", edit(EFA, "software.net_plugins", (HPCX,)), EFA, "aws-ofi-nccl on the loader path"),
+    Case(
+        "EFA-PLUGIN-NOT-FOUND",
+        env(EFA, NCCL_NET_PLUGIN="none"),
+        env(EFA, NCCL_NET_PLUGIN="ofi"),
+        "NCCL_NET_PLUGIN=none",
+    ),
+    Case(
+        "EFA-PLUGIN-NOT-FOUND",
+        env(EFA, NCCL_NET_PLUGIN="gib"),
+        env(EFA, NCCL_NET_PLUGIN="/opt/amazon/ofi-nccl/lib64/libnccl-net-ofi.so"),
+        "NCCL_NET_PLUGIN=gib (environment) names none",
+    ),
+    Case(
+        "EFA-PLUGIN-NOT-FOUND",
+        edit(EFA, "software.net_plugins.0.version", "1.13.2"),
+        EFA,
+        "aws-ofi-nccl 1.13.2",
+        profiles=("efa",),
+        fix_says="Upgrade aws-ofi-nccl",
+    ),
+    Case("EFA-SILENT-SOCKET", unset(EFA, "NCCL_NET"), EFA, "NCCL_NET is not set", num_nodes=2),
+    Case("EFA-SILENT-SOCKET", unset(EFA, "NCCL_NET"), EFA, "NCCL_NET is not set", "info"),
+    Case("EFA-SILENT-SOCKET", env(EFA, NCCL_NET="Socket"), EFA, "NCCL_NET=Socket", "fail", num_nodes=2),
+    Case("EFA-SILENT-SOCKET", env(EFA, NCCL_NET="IB"), env(EFA, NCCL_NET="Libfabric"), "NCCL_NET=IB", "info"),
+    Case("EFA-POD-RESOURCE", edit(EFA, "rdma.devices", ()), EFA, "p5.48xlarge has EFA", num_nodes=2),
+    Case("EFA-POD-RESOURCE", edit(EFA, "rdma.devices", ()), EFA, "shows no efa device", "warn"),
+    Case("EFA-POD-RESOURCE", edit(EFA, "rdma.uverbs", ()), EFA, "no uverbs device in /dev/infiniband", num_nodes=2),
+    Case(
+        "EFA-POD-RESOURCE",
+        edit(EFA, "rdma.uverbs.*.read_write", False),
+        EFA,
+        "no uverbs device may be opened",
+        num_nodes=2,
+    ),
+    Case(
+        "EFA-POD-RESOURCE",
+        edit(EFA, "rdma.uverbs", (DeviceNode("/dev/infiniband/uverbs0", True),)),
+        EFA,
+        "8 EFA devices in sysfs, 1 uverbs devices",
+        "warn",
+        num_nodes=2,
+    ),
+    Case("EFA-GDR-OFF", NO_DMABUF, EFA, "kernel 5.10.245"),
+    Case("EFA-GDR-OFF", env(NO_PEER, OFI_NCCL_DISABLE_DMABUF="1"), NO_PEER, "OFI_NCCL_DISABLE_DMABUF=1"),
+    Case(
+        "EFA-GDR-OFF",
+        NO_DMABUF,
+        edit(NO_DMABUF, "host.modules", (KernelModule("efa_nv_peermem", 0),)),
+        "no peer memory module is loaded",
+    ),
+    Case("EFA-GDR-OFF", edit(NO_PEER, "active.devices.0.dma_buf", False), NO_PEER, "CUDA device 0 has no DMA-BUF"),
+    Case("EFA-GDR-OFF", env(EFA, OFI_NCCL_DISABLE_GDR_REQUIRED_CHECK="1"), EFA, "hides missing GPUDirect", "warn"),
+    Case(
+        "EFA-MIXED-UVERBS",
+        edit(mixed(False), "rdma.fi_efa_devices", 0),
+        edit(mixed(), "rdma.fi_efa_devices", 8),
+        "mlx5_0 cannot",
+    ),
+    Case("EFA-MIXED-UVERBS", edit(mixed(), "rdma.fi_efa_devices", 0), EFA, "devices of other drivers: mlx5_0, mlx5_1"),
+    Case("EFA-MIXED-UVERBS", edit(mixed(), "rdma.uverbs.7.read_write", False), mixed(), "uverbs7 may not be opened"),
+    Case(
+        "EFA-SM-ZERODIV",
+        DEEPEP,
+        edit(edit(DEEPEP, "rdma.ibstat", "ok"), "rdma.ibstat_devices", ("mlx5_0",)),
+        "lists no device",
+        num_nodes=2,
+    ),
+    Case(
+        "EFA-SM-ZERODIV",
+        edit(DEEPEP, "rdma.ibstat", Absent("tool_missing")),
+        env(edit(edit(DEEPEP, "rdma.ibstat", "ok"), "rdma.ibstat_devices", ("rdmap0s0",)), EP_NIC_NAME="rdmap0s0"),
+        "ibstat is not installed",
+        num_nodes=2,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "path", "value", "status"),
+    [
+        ("EFA-PLUGIN-NOT-FOUND", "software.net_plugins", NOT_READ, "unknown"),
+        ("EFA-PLUGIN-NOT-FOUND", "software.net_plugins.0.version", NOT_READ, "passed"),
+        ("EFA-PLUGIN-NOT-FOUND", "rdma.devices", NOT_READ, "unknown"),
+        ("EFA-SILENT-SOCKET", "env.variables", NOT_READ, "unknown"),
+        ("EFA-POD-RESOURCE", "rdma.devices", NOT_READ, "unknown"),
+        ("EFA-POD-RESOURCE", "rdma.uverbs", NOT_READ, "unknown"),
+        ("EFA-POD-RESOURCE", "rdma.uverbs.0.read_write", NOT_READ, "unknown"),
+        ("EFA-GDR-OFF", "host.modules", NOT_READ, "unknown"),
+        ("EFA-SM-ZERODIV", "rdma.ibstat", NOT_READ, "unknown"),
+    ],
+)
+def test_one_fact_absent(one: str, path: str, value: object, status: str) -> None:
+    assert run(one, edit(DEEPEP, path, value), num_nodes=2).status == status
+
+
+def test_gpudirect_is_unknown_without_active_probes() -> None:
+    assert run("EFA-GDR-OFF", edit(NO_PEER, "active.verbs", NOT_PROBED)).status == "unknown"
+
+
+def test_foreign_cards_that_were_not_opened_are_unknown() -> None:
+    assert run("EFA-MIXED-UVERBS", edit(mixed(), "active.verbs", NOT_PROBED)).status == "unknown"
+
+
+@pytest.mark.parametrize("product", ["SYS-821GE-TNHR", "g5.48xlarge", "m5.large", "p5.48xlarge-clone.x y"])
+def test_instances_without_efa_are_not_asked_for_it(product: str) -> None:
+    node = edit(edit(EFA, "rdma.devices", ()), "host.product", product)
+    assert run("EFA-POD-RESOURCE", node, num_nodes=2).status == "skipped"
+
+
+def test_rate_matters_to_an_installed_deepep_on_several_nodes() -> None:
+    assert run("EFA-SM-ZERODIV", EFA, num_nodes=2).status == "skipped"
+    assert run("EFA-SM-ZERODIV", DEEPEP).status == "skipped"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_condition_is_found_and_its_absence_passes(case: Case) -> None:
+    verify(case)
+
+
+def test_every_check_of_the_module_has_a_case() -> None:
+    assert {case.id for case in CASES} == OWN
+
+
+@pytest.mark.parametrize("num_nodes", [1, 4])
+@pytest.mark.parametrize("healthy", [ib_node, roce_node, efa_node, gb200_node])
+@pytest.mark.parametrize("one", sorted(OWN))
+def test_healthy_nodes_are_clean(one: str, healthy: Callable[[], Snapshot], num_nodes: int) -> None:
+    finding = run(one, healthy(), num_nodes=num_nodes)
+    assert finding.status in ("passed", "skipped") or finding.severity == "info", finding
+
+
+@pytest.mark.parametrize("one", sorted(OWN))
+def test_without_a_gpu_it_is_skipped(one: str) -> None:
+    assert run(one, laptop(), num_nodes=2).status == "skipped"
