@@ -65,14 +65,14 @@ def main() -> None:
                 {"rows": rows, "bare_python_s": round(bare, 4), "peak_rss_mb": round(peak_mb, 1), "goal_mb": GOAL_MB},
                 indent=1,
             )
-        )  # noqa: T201
+        )
         return
     for row in rows:
-        print(  # noqa: T201
+        print(
             f"{row['command']:48} {row['median_s']:.3f} s ({row['min_s']:.3f} to {row['max_s']:.3f}), "
             f"{row['share_of_goal']:.0%} of the goal of {row['goal_s']} s, {row['ratio_to_bare_python']} × bare Python"
         )
-    print(f"bare Python {bare:.3f} s; largest process {peak_mb:.0f} MB, goal {GOAL_MB} MB")  # noqa: T201
+    print(f"bare Python {bare:.3f} s; largest process {peak_mb:.0f} MB, goal {GOAL_MB} MB")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ MODULES: tuple[str, ...] = (
     "container",
     "python",
     "jit",
+    "jit_headers",
     "jit_cache",
     "topology",
     "perf",

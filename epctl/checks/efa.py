@@ -19,7 +19,7 @@ INSTANCES = re.compile(r"(p4d|p4de|p5|p5e|p5en|p6-b200|p6-b300|p6e-gb200|p6e-gb3
 
 
 def _devices(context: Context) -> tuple[RdmaDevice, ...]:
-    return tuple(device for device in nics.devices(context.node) if device.driver == "efa")
+    return tuple(device for device in nics.devices(context.node) if gin.driver(device) == "efa")
 
 
 @check(
@@ -172,7 +172,7 @@ def efa_gdr_off(context: Context) -> Iterator[Seen]:
     needs=(EFA,),
 )
 def efa_mixed_uverbs(context: Context) -> Iterator[Seen]:
-    others = [device.name for device in nics.devices(context.node) if device.driver != "efa"]
+    others = [device.name for device in nics.devices(context.node) if gin.driver(device) != "efa"]
     if not others:
         yield good("all RDMA devices are EFA")
         return

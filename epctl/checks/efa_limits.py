@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from epctl.core.check import Need, Seen, bad, check, good
 from epctl.core.context import Context
 from epctl.core.fact import known
-from epctl.core.views import nics, plugins, versions
+from epctl.core.views import gin, nics, plugins, versions
 from epctl.core.views.gin import SEVERAL_NODES
 from epctl.core.views.needs import EFA
 from epctl.core.views.settings import setting, told
@@ -36,7 +36,7 @@ def _queue_per_peer(context: Context) -> str:
     needs=(EFA, SEVERAL_NODES, Need("queue_per_peer", _queue_per_peer)),
 )
 def efa_qp_limit(context: Context) -> Iterator[Seen]:
-    devices = [device for device in nics.devices(context.node) if device.driver == "efa"]
+    devices = [device for device in nics.devices(context.node) if gin.driver(device) == "efa"]
     limits = {device.name: known(device.max_qp, f"{device.name} max_qp") for device in devices}
     name = min(limits, key=lambda device: limits[device])
     num_gpus = len(known(context.node.gpu.gpus, "GPUs (NVML)"))

@@ -93,7 +93,7 @@ def env_gin_type_mismatch(context: Context) -> Iterator[Seen]:
     if kind == GPI:
         yield unread(text, Absent("not_read", "whether a plugin for GPI is installed"))
         return
-    drivers = sorted({str(device.driver) for device in nics.devices(context.node)})
+    drivers = sorted({gin.driver(device) for device in nics.devices(context.node)})
     driver = {GDAKI: "mlx5_core", EFA_GDA: "efa"}.get(kind)
     if not drivers or (driver and driver not in drivers):
         yield bad(f"{text} needs {driver or 'an RDMA device'}; drivers here: {', '.join(drivers) or 'none'}")
@@ -107,7 +107,7 @@ def env_gin_type_mismatch(context: Context) -> Iterator[Seen]:
 
 
 def _efa_only(context: Context) -> str:
-    others = [device.name for device in nics.devices(context.node) if device.driver != "efa"]
+    others = [device.name for device in nics.devices(context.node) if gin.driver(device) != "efa"]
     return f"RDMA devices other than EFA: {', '.join(others)}" if others else ""
 
 

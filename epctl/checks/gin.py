@@ -148,7 +148,7 @@ def _gdaki(context: Context) -> str:
     wanted = gin.gin_type(context) == GDAKI or (gin.gin_type(context) == gin.AUTO and bool(context.wants("gin_gdaki")))
     if not wanted:
         return "GIN GDAKI is not asked for"
-    mlx5 = any(nic.device.driver == "mlx5_core" for nic in nics.ports(context.node))
+    mlx5 = any(gin.driver(nic.device) == "mlx5_core" for nic in nics.ports(context.node))
     return "" if mlx5 else "no mlx5 adapter, so GDAKI is out of question"
 
 
@@ -252,7 +252,7 @@ def gin_25_gdaki_only(context: Context) -> Iterator[Seen]:
         kind = gin.gin_type(context)
         if kind not in (gin.AUTO, GDAKI):
             yield bad(f"{name} {version} with {told(context, 'NCCL_GIN_TYPE')}; GDAKI is 3")
-        drivers = sorted({str(nic.device.driver) for nic in gin.active_ports(context)})
+        drivers = sorted({gin.driver(nic.device) for nic in gin.active_ports(context)})
         if "mlx5_core" not in drivers:
             there = f"active RDMA ports have driver {', '.join(drivers)}" if drivers else "no RDMA port is active"
             yield bad(f"{name} {version}: {there}, GDAKI needs mlx5_core")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
-from epctl.core.fact import Absent, Fact, known, value_or
+from epctl.core.fact import Absent, known, value_or
 from epctl.core.profile import Profile
 from epctl.core.views import libraries, needs, versions
 from epctl.core.views.needs import GPU
@@ -20,11 +20,9 @@ ASSERTED_NVCC = {"deepep-2.5": "12.9"}
 ARCHITECTURE_NVCC = (("11.0", "13.0"), ("10.0", "12.9"))
 """(compute capability from, nvcc from), newest first: family targets of Blackwell came with 12.9, Thor's 11.0 with 13.0 (CUDA
 release notes)."""
-CCCL_MAJOR = 13
-"""From this CUDA on the CCCL headers stand in include/cccl (CUDA 13 release notes)."""
 
-_HOST_COMPILER = re.compile(r"cc1plus|host compiler|unsupported (?:GNU|clang) version|\bg\+\+|\bgcc\b|ccbin", re.I)
-_ARCHITECTURE = re.compile(r"unsupported gpu architecture|is not defined for option 'gpu-", re.I)
+HOST_COMPILER = re.compile(r"cc1plus|host compiler|unsupported (?:GNU|clang) version|\bg\+\+|\bgcc\b|ccbin", re.I)
+ARCHITECTURE_ERROR = re.compile(r"unsupported gpu architecture|is not defined for option 'gpu-", re.I)
 
 
 def _jit(context: Context) -> str:
@@ -39,12 +37,7 @@ def _nvcc(context: Context) -> str:
     return "no nvcc (see JIT-NVCC-MISSING)" if isinstance(fact, Absent) and fact.absent in NONE_THERE else ""
 
 
-def _deepep(context: Context) -> str:
-    wanted = any(profile.id.startswith("deepep") for profile in context.profiles)
-    return "" if wanted else "no DeepEP is in use or planned here"
-
-
-JIT, NVCC, DEEPEP = Need("jit", _jit), Need("nvcc", _nvcc), Need("deepep", _deepep)
+JIT, NVCC = Need("jit", _jit), Need("nvcc", _nvcc)
 
 
 def _other_nvcc(context: Context, profile: Profile) -> str:
@@ -53,7 +46,7 @@ def _other_nvcc(context: Context, profile: Profile) -> str:
     return told(context, "EP_JIT_NVCC_COMPILER") if chosen and chosen != context.node.software.toolchain.nvcc else ""
 
 
-def _at_build(context: Context, profiles: tuple[Profile, ...]) -> Severity | None:
+def at_build(context: Context, profiles: tuple[Profile, ...]) -> Severity | None:
     """What only a build needs is no more than a remark where the library is installed already."""
     return "info" if any(libraries.installed(context, profile) for profile in profiles) else None
 
@@ -108,12 +101,12 @@ def jit_nvcc_old(context: Context) -> Iterator[Seen]:
         if profile.id in ASSERTED_NVCC and "nvcc" not in profile.floors
     ]
     for profile, floor in floors:
-        severity = None if "jit" in profile.requires else _at_build(context, (profile,))
+        severity = None if "jit" in profile.requires else at_build(context, (profile,))
         yield _against(context, profile, floor, f"{profile.title} needs {floor}", severity)
     for profile in context.wants("jit")[:1]:
         for capability, floor in _architectures(context):
             yield _against(context, profile, floor, f"compute capability {capability} needs {floor}")
-        if active.nvcc_compile is False and _ARCHITECTURE.search(active.nvcc_compile_message):
+        if active.nvcc_compile is False and ARCHITECTURE_ERROR.search(active.nvcc_compile_message):
             yield bad(f"{value_or(chain.nvcc, 'nvcc')} does not know the architecture: {active.nvcc_compile_message}")
 
 
@@ -170,7 +163,7 @@ def jit_hostcxx_missing(context: Context) -> Iterator[Seen]:
     front = chain.cxx_format
     if isinstance(front, Absent) and "cc1plus" in f"{front.detail} {front.line}":
         yield bad(f"{value_or(fact, 'g++')} cannot compile C++: {front.line or front.detail}")
-    if active.nvcc_compile is False and _HOST_COMPILER.search(active.nvcc_compile_message):
+    if active.nvcc_compile is False and HOST_COMPILER.search(active.nvcc_compile_message):
         yield bad(f"a compile of three lines with nvcc ends with: {active.nvcc_compile_message}")
 
 
@@ -204,112 +197,3 @@ def jit_cxx_format(context: Context) -> Iterator[Seen]:
         found = known(chain.gxx_version, "version of g++")
         text = f"{compiler} is {found}, {profile.title} needs {floor}"
         yield bad(text) if versions.below(found, floor) else good(text)
-
-
-@check(
-    "JIT-LIBDW",
-    area="jit",
-    severity="fail",
-    title="elfutils (libdw) is missing",
-    why="DeepJIT includes elfutils/libdwfl.h for its stack traces, so a build stops without the header; without the library traces "
-    "have no lines.",
-    fix="Install the development package of elfutils: libdw-dev (apt) or elfutils-devel (dnf).",
-    commands=("sudo apt-get install -y libdw-dev",),
-    reference="https://github.com/sgl-project/sglang/issues/39152 https://github.com/local-inference-lab/vllm/issues/796",
-    needs=(GPU,),
-)
-def jit_libdw(context: Context) -> Iterator[Seen]:
-    asking = context.wants("libdwfl")
-    if not asking:
-        return
-    chain = context.node.software.toolchain
-    yield from _present("header elfutils/libdwfl.h", chain.libdwfl_header, asking, _at_build(context, asking))
-    yield from _present("library libdw.so.1", chain.libdw, asking, "info")
-
-
-def _present(what: str, fact: Fact[bool], asking: tuple[Profile, ...], severity: Severity | None) -> Iterator[Seen]:
-    if isinstance(fact, Absent):
-        yield unread(what, fact)
-    elif fact:
-        yield good(f"{what} is found")
-    else:
-        yield bad(f"{what} is not found; {libraries.titles(asking)} asks for it", severity=severity)
-
-
-@check(
-    "JIT-CCCL-PATH",
-    area="jit",
-    severity="fail",
-    title="DeepEP's build does not find the CCCL headers of CUDA 13",
-    why="CUDA 13 moved them to include/cccl, and DeepEP's build adds that folder of /usr/local/cuda alone.",
-    fix="Add $CUDA_HOME/include/cccl to CPLUS_INCLUDE_PATH, or let /usr/local/cuda point to that toolkit.",
-    commands=("export CPLUS_INCLUDE_PATH=$CUDA_HOME/include/cccl:$CPLUS_INCLUDE_PATH",),
-    reference="https://github.com/deepseek-ai/DeepEP/issues/476 https://github.com/deepseek-ai/DeepEP/issues/568 "
-    "https://github.com/deepseek-ai/DeepEP/blob/main/setup.py",
-    needs=(GPU, DEEPEP, NVCC),
-)
-def jit_cccl_path(context: Context) -> Iterator[Seen]:
-    chain = context.node.software.toolchain
-    version = known(chain.nvcc_version, "version of nvcc")
-    if (versions.major(version) or 0) < CCCL_MAJOR:
-        yield good(f"CUDA {version} has its CCCL headers in include")
-        return
-    severity = _at_build(context, tuple(profile for profile in context.profiles if profile.id.startswith("deepep")))
-    home, default = known(chain.cuda_home, "CUDA_HOME"), value_or(chain.usr_local_cuda, "")
-    listed = [
-        folder
-        for name in ("CPATH", "CPLUS_INCLUDE_PATH")
-        for folder in context.env.get(name, "").split(":")
-        if folder.rstrip("/").endswith("/cccl")
-    ]
-    if listed:
-        yield good(f"{listed[0]} is on the include path")
-    elif not known(chain.has_cccl, "include/cccl of CUDA_HOME"):
-        yield bad(
-            f"{home} (CUDA {version}) has no include/cccl", severity=severity, fix="Install cuda-cccl of this toolkit."
-        )
-    elif home == default:
-        yield good(f"/usr/local/cuda is {home}, with include/cccl")
-    else:
-        yield bad(
-            f"CUDA_HOME is {home}, /usr/local/cuda {f'is {default}' if default else 'is not there'}", severity=severity
-        )
-
-
-@check(
-    "JIT-CPATH",
-    area="jit",
-    severity="fail",
-    title="nvcc does not find its own headers",
-    why="In a trimmed image, or with CPATH pointing to another toolkit, a compile misses headers or takes those of another CUDA.",
-    fix="Set CUDA_HOME and CPATH to one complete toolkit, or unset CPATH and CPLUS_INCLUDE_PATH.",
-    commands=("unset CPATH CPLUS_INCLUDE_PATH",),
-    reference="https://github.com/ai-dynamo/dynamo/issues/2937",
-    needs=(JIT, NVCC),
-)
-def jit_cpath(context: Context) -> Iterator[Seen]:
-    chain, active = context.node.software.toolchain, context.node.active
-    compiles = active.nvcc_compile
-    if compiles is False:
-        message = active.nvcc_compile_message
-        if not (_HOST_COMPILER.search(message) or _ARCHITECTURE.search(message)):
-            yield bad(f"a compile of three lines with cuda_runtime.h and cuda/std ends with: {message or 'no message'}")
-    elif compiles is True:
-        yield good("three lines with cuda_runtime.h and cuda/std compile")
-    if compiles is not True:
-        there = known(chain.has_cuda_runtime_h, "include/cuda_runtime.h of CUDA_HOME")
-        home = value_or(chain.cuda_home, "CUDA_HOME")
-        yield good(f"{home} has cuda_runtime.h") if there else bad(f"{home} has no include/cuda_runtime.h")
-    named = known(chain.cpath_cuda_versions, "CUDA folders in CPATH")
-    if not named:
-        return
-    release = known(chain.nvcc_version, "version of nvcc")
-    other = [version for version in named if not _same_release(version, release)]
-    text = f"CPATH or CPLUS_INCLUDE_PATH holds headers of CUDA {', '.join(other or named)}, nvcc is {release}"
-    yield bad(text, severity="warn" if compiles is True else None) if other else good(text)
-
-
-def _same_release(one: str, other: str) -> bool:
-    """Major and minor agree; CUDA's headers refuse a compiler of another minor release (CCCL, cuda_toolkit.h)."""
-    first, second = versions.parse(one), versions.parse(other)
-    return first is not None and second is not None and first.release[:2] == second.release[:2]

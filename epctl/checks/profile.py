@@ -120,7 +120,7 @@ def profile_tools(context: Context) -> Iterator[Seen]:
     if callers:
         yield _tool("nvidia-smi", context.node.gpu.driver.nvidia_smi, callers)
     callers = context.wants("ibstat")
-    if callers and any(device.driver != "efa" for device in nics.devices(context.node)):
+    if callers and any(gin.driver(device) != "efa" for device in nics.devices(context.node)):
         yield _tool("ibstat", context.node.rdma.ibstat, callers)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from epctl.core.fact import Absent
 from epctl.core.snapshot import Origin, Snapshot
 from epctl.core.snapshot.gpu import Driver, Gpu, GpuArea, NvLink, P2p, PathCell, Service, Setting
-from epctl.core.snapshot.host import HostArea, KernelModule, PciFunction, PcieArea
+from epctl.core.snapshot.host import HostArea, KernelModule, PcieArea, PciFunction
 from epctl.core.snapshot.rdma import DeviceNode, GdrArea, Gid, NetDev, Port, RdmaArea, RdmaDevice, VerbsLibrary
 from epctl.core.snapshot.software import (
     ActiveArea,
@@ -194,68 +194,29 @@ def nic(i: int, layer: str = "InfiniBand", rate: float = 400.0) -> RdmaDevice:
     )
 
 
+def _function(
+    pci: str, kind: tuple[str, str, str], upstream: tuple[str, ...], root: str, numa: int, group: int
+) -> PciFunction:
+    """A function at full PCIe 5.0 x16; `kind` is vendor, device, class. Bridges have ACS, switched off."""
+    acs: bool | Absent = False if kind[2] == "060400" else NO_ACS
+    return PciFunction(pci, *kind, upstream, root, numa, 32.0, 32.0, 16, 16, group, "identity", acs, acs)
+
+
 def _tree() -> tuple[PciFunction, ...]:
+    bridge = ("1000", "c030", "060400")
     found: list[PciFunction] = []
     for i in range(8):
-        bus = 0x18 + 0x10 * i
+        bus, numa = 0x18 + 0x10 * i, 0 if i < 4 else 1
+        host = f"pci0000:{bus - 3:02x}"
         root, switch = f"0000:{bus - 3:02x}:01.0", f"0000:{bus - 2:02x}:00.0"
-        numa = 0 if i < 4 else 1
-
-        def bridge(pci: str, upstream: tuple[str, ...], numa: int = numa, bus: int = bus) -> PciFunction:
-            return PciFunction(
-                pci,
-                "1000",
-                "c030",
-                "060400",
-                upstream,
-                f"pci0000:{bus - 3:02x}",
-                numa,
-                32.0,
-                32.0,
-                16,
-                16,
-                1,
-                "identity",
-                False,
-                False,
-            )
-
-        found.append(bridge(root, ()))
-        found.append(bridge(switch, (root,)))
-        for k in (0, 1):
-            found.append(bridge(f"0000:{bus - 1:02x}:0{k}.0", (root, switch)))
-        found.append(
-            PciFunction(
-                f"0000:{bus:02x}:00.0", "10de", "2330", "030200", (root, switch, f"0000:{bus - 1:02x}:00.0"), f"pci0000:{bus - 3:02x}", numa,
-                32.0, 32.0, 16, 16, 2 + i, "identity", NO_ACS, NO_ACS,
-            )
-        )  # fmt: skip
-        found.append(
-            PciFunction(
-                f"0000:{bus + 1:02x}:00.0", "15b3", "1021", "020700", (root, switch, f"0000:{bus - 1:02x}:01.0"), f"pci0000:{bus - 3:02x}", numa,
-                32.0, 32.0, 16, 16, 20 + i, "identity", NO_ACS, NO_ACS,
-            )
-        )  # fmt: skip
-    for k in range(4):
-        found.append(
-            PciFunction(
-                f"0000:0{k + 4}:00.0",
-                "10de",
-                "22a3",
-                "068000",
-                (),
-                "pci0000:00",
-                0,
-                16.0,
-                16.0,
-                2,
-                2,
-                40,
-                "identity",
-                NO_ACS,
-                NO_ACS,
-            )
-        )
+        down = (f"0000:{bus - 1:02x}:00.0", f"0000:{bus - 1:02x}:01.0")
+        found += [_function(root, bridge, (), host, numa, 1), _function(switch, bridge, (root,), host, numa, 1)]
+        found += [_function(port, bridge, (root, switch), host, numa, 1) for port in down]
+        gpu_kind, nic_kind = ("10de", "2330", "030200"), ("15b3", "1021", "020700")
+        found.append(_function(f"0000:{bus:02x}:00.0", gpu_kind, (root, switch, down[0]), host, numa, 2 + i))
+        found.append(_function(f"0000:{bus + 1:02x}:00.0", nic_kind, (root, switch, down[1]), host, numa, 20 + i))
+    nvswitch = ("10de", "22a3", "068000")
+    found += [_function(f"0000:0{k + 4}:00.0", nvswitch, (), "pci0000:00", 0, 40) for k in range(4)]
     return tuple(found)
 
 

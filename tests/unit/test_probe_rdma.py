@@ -557,6 +557,8 @@ WHOLE = FakeSource(
         **NET,
         **PROC,
         **ROOT_USER,
+        f"{IB}/mlx5_2/device/net/ens3f0np0/mtu": "9000",
+        "/sys/class/net/ens3f0np0/mtu": "9000",
         "/sys/module/efa/version": "3.3.0",
         "/etc/libibverbs.d/mlx5.driver": "driver mlx5",
     },

@@ -1,4 +1,7 @@
-"""Whatever happens to a tool's text on its way, a reader gives facts or a reason: never an exception, never a hang, never invented facts."""
+"""Whatever happens to a tool's text on its way, a reader gives facts or a reason.
+
+Never an exception, never a hang, never facts that were not there.
+"""
 
 from __future__ import annotations
 

@@ -25,15 +25,29 @@ def contradictions(expected: Any, got: Any, where: str = "facts") -> list[str]: 
         return [
             line
             for key, value in expected.items()
-            for line in (contradictions(value, got[key], f"{where}.{key}") if key in got else [f"{where}.{key}: missing"])
+            for line in (
+                contradictions(value, got[key], f"{where}.{key}") if key in got else [f"{where}.{key}: missing"]
+            )
         ]
     if isinstance(expected, list):
         if not isinstance(got, list) or len(got) != len(expected):
             return [f"{where}: {got!r} instead of {expected!r}"]
-        return [line for i, (e, g) in enumerate(zip(expected, got, strict=True)) for line in contradictions(e, g, f"{where}[{i}]")]
+        return [
+            line
+            for i, (e, g) in enumerate(zip(expected, got, strict=True))
+            for line in contradictions(e, g, f"{where}[{i}]")
+        ]
     if isinstance(expected, float) and isinstance(got, int | float):
-        return [] if abs(expected - got) <= 1e-6 * max(1.0, abs(expected)) else [f"{where}: {got!r} instead of {expected!r}"]
-    return [] if expected == got and isinstance(expected, bool) == isinstance(got, bool) else [f"{where}: {got!r} instead of {expected!r}"]
+        return (
+            []
+            if abs(expected - got) <= 1e-6 * max(1.0, abs(expected))
+            else [f"{where}: {got!r} instead of {expected!r}"]
+        )
+    return (
+        []
+        if expected == got and isinstance(expected, bool) == isinstance(got, bool)
+        else [f"{where}: {got!r} instead of {expected!r}"]
+    )
 
 
 @pytest.mark.parametrize("path", PAIRS, ids=lambda p: f"{p.parent.name}/{p.stem}")

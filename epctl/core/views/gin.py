@@ -13,6 +13,7 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, Unreadable, known, value_or
 from epctl.core.profile import Profile
 from epctl.core.snapshot import Snapshot
+from epctl.core.snapshot.rdma import RdmaDevice
 from epctl.core.views import needs, nics, pcie, plugins, versions
 from epctl.core.views.settings import is_off, is_on, number, setting, told
 
@@ -100,6 +101,13 @@ def active_ports(context: Context) -> tuple[nics.Nic, ...]:
     return active
 
 
+def driver(device: RdmaDevice) -> str:
+    """Kernel driver of an RDMA device; `none` for one without (rxe, siw: made in software). Raises Unreadable."""
+    if isinstance(device.driver, Absent) and device.driver.absent == "not_found":
+        return "none"
+    return known(device.driver, f"driver of {device.name}")
+
+
 def dma_buf(node: Snapshot, switched_off: str = "", *, by_kernel: bool = False) -> Gate:
     """The DMA-BUF way from NICs to GPU memory. `switched_off`: the setting that rules it out, when there is one.
     `by_kernel`: the consumer goes by the kernel's version (aws-ofi-nccl does), whatever an OFED adds to an older one."""
@@ -185,7 +193,7 @@ def _adapter(context: Context) -> Gate:
         limit = f" that NCCL_IB_HCA={chosen} lets through" if chosen else ""
         fix = "Bring an RDMA port up; for EP inside one NVLink domain set EP_DISABLE_GIN=1."
         return Gate(name, "closed", f"there is no active RDMA port{limit}", fix)
-    drivers = sorted({str(nic.device.driver) for nic in ports})
+    drivers = sorted({driver(nic.device) for nic in ports})
     wanted_driver = {GDAKI: "mlx5_core", EFA_GDA: "efa"}.get(gin_type(context))
     if wanted_driver and wanted_driver not in drivers:
         text = f"{told(context, 'NCCL_GIN_TYPE')} works with {wanted_driver}, active ports have {', '.join(drivers)}"

@@ -174,6 +174,10 @@ def test_mixed_adapters_may_use_infiniband_settings() -> None:
     assert run("ENV-EFA-IBVARS", env(edit(EFA, "rdma.devices", devices), NCCL_IB_GID_INDEX="3")).status == "skipped"
 
 
+def test_type_against_a_driver_that_was_not_read() -> None:
+    assert run("ENV-GIN-TYPE-MISMATCH", edit(EFA, "rdma.devices.*.driver", NOT_READ)).status == "unknown"
+
+
 def test_one_node_needs_no_gin() -> None:
     assert run("ENV-GIN-DISABLED", env(IB, EP_DISABLE_GIN="1")).status == "passed"
 

@@ -141,6 +141,10 @@ CASES = [
         ("GIN-QP-EXHAUST", "rdma.devices.0.max_qp", NOT_READ, "unknown"),
         ("GIN-25-GDAKI-ONLY", "software.distributions", NOT_READ, "unknown"),
         ("GIN-25-GDAKI-ONLY", "rdma.devices", NOT_READ, "unknown"),
+        ("GIN-25-GDAKI-ONLY", "rdma.devices.*.driver", NOT_READ, "unknown"),
+        ("GIN-25-GDAKI-ONLY", "rdma.devices.*.driver", Absent("not_found"), "failed"),
+        ("GIN-TYPE-NONE", "rdma.devices.*.driver", NOT_READ, "unknown"),
+        ("GIN-GDAKI-DOCA21", "rdma.devices.*.driver", NOT_READ, "unknown"),
     ],
 )
 def test_one_fact_absent(one: str, path: str, value: object, status: str) -> None:
