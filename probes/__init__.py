@@ -16,6 +16,7 @@ from epctl.core.snapshot.gpu import GpuArea
 from epctl.core.snapshot.host import HostArea, PcieArea
 from epctl.core.snapshot.rdma import GdrArea, RdmaArea
 from epctl.core.snapshot.software import ActiveArea, EnvArea, SoftwareArea
+from epctl.probes.once import OnceSource
 from epctl.probes.source import Source
 
 AREAS: dict[str, Callable[[], Any]] = {
@@ -39,8 +40,9 @@ def take(source: Source, origin: Origin, *, active: bool = True, taken_at: str =
     """A snapshot of what `source` shows, its areas read concurrently. Never raises and never waits past the limits: an area
     whose probe fails or hangs keeps its empty form, and a note in `notes` says so. `active` False leaves the active probes out."""
     done: dict[str, Any] = {}
+    once = OnceSource(source)
     wanted = [name for name in AREAS if active or name != "active"]
-    threads = {name: _start(name, source, done) for name in wanted}
+    threads = {name: _start(name, once, done) for name in wanted}
     begin = time.monotonic()
     for name, thread in threads.items():
         limit = ACTIVE_LIMIT_S if name == "active" else STATIC_LIMIT_S

@@ -25,6 +25,7 @@ MODULES: tuple[str, ...] = (
     "gdr",
     "atomics",
     "nccl",
+    "net_plugin",
     "gin",
     "symmem",
     "nvshmem",

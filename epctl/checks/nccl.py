@@ -1,4 +1,4 @@
-"""Checks of the NCCL in use: its version, its copies, its network plugins."""
+"""Checks of the NCCL in use: its version and its copies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot.software import DeepEp, SharedLibrary
-from epctl.core.views import needs, plugins, versions
+from epctl.core.views import needs, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_off, is_on, setting, told
 
@@ -16,7 +16,6 @@ EXACT_BELOW = "2.31.0"
 """Before this NCCL the device communicator's layout must be that of the build; from it on newer run times do (dev_runtime.cc)."""
 ROOT_VARIABLES = ("EP_NCCL_ROOT_DIR", "NCCL_DIR")
 """Where DeepEP looks for NCCL before the wheels, the first one wins (deep_ep/utils/find_pkgs.py)."""
-WHEELS = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def _in_use(context: Context) -> str:
@@ -27,11 +26,13 @@ def _wheels(context: Context) -> dict[str, str]:
     return {name: version for name, version in context.distributions.items() if name.startswith("nvidia-nccl-")}
 
 
-def _reinstall(context: Context, floor: str) -> str:
-    """Shell line that installs the NCCL wheel of this PyTorch's CUDA major."""
-    major = versions.major(value_or(context.node.software.torch_cuda, "13")) or 13
-    wheel = "nvidia-nccl-cu12" if major == 12 else "nvidia-nccl-cu13"
-    return f"pip install --no-deps --force-reinstall '{wheel}>={floor}'"
+def _reinstall(context: Context, floor: str) -> tuple[str, ...]:
+    """Shell line that installs the NCCL wheel of this PyTorch's CUDA major; none when `floor` is no version."""
+    version = versions.parse(floor)
+    if version is None:
+        return ()
+    wheel = f"nvidia-nccl-cu{versions.major(value_or(context.node.software.torch_cuda, '13')) or 13}"
+    return (f"pip install --no-deps --force-reinstall '{wheel}>={version.public}'",)
 
 
 @check(
@@ -54,7 +55,7 @@ def nccl_too_old(context: Context) -> Iterator[Seen]:
         if old is None:
             yield unread("NCCL version", Absent("unparsable", text))
         elif old:
-            yield bad(text, commands=(_reinstall(context, floor),))
+            yield bad(text, commands=_reinstall(context, floor))
         else:
             yield good(text)
 
@@ -106,7 +107,7 @@ def _wheel_against(context: Context, library: DeepEp) -> Iterator[Seen]:
         pin = f" (PyTorch pins {version})" if version == context.node.software.torch_nccl_pin else ""
         text = f"{name} {version}{pin}; {library.distribution} {library.version} was built with {built}"
         if versions.below(version, built):
-            yield bad(text, commands=(_reinstall(context, built),) if versions.parse(built) else ())
+            yield bad(text, commands=_reinstall(context, built))
         else:
             yield good(text)
 
@@ -126,9 +127,9 @@ def _wheel_against(context: Context, library: DeepEp) -> Iterator[Seen]:
 def nccl_duplicate_loaded(context: Context) -> Iterator[Seen]:
     libraries = known(context.node.software.nccl, "NCCL libraries")
     severity: Severity | None = None if context.wants("same_nccl") else "warn"
-    loaded = {library.real_path for library in libraries if library.origin == "loaded"}
+    loaded = sorted({library.real_path for library in libraries if library.origin == "loaded"})
     if len(loaded) > 1:
-        yield bad(f"loaded at once: {', '.join(sorted(loaded))}", severity=severity)
+        yield bad(f"loaded at once: {', '.join(loaded)}", severity=severity)
     wheels = _wheels(context)
     if len(wheels) > 1:
         names = " and ".join(f"{name} {version}" for name, version in wheels.items())
@@ -175,7 +176,7 @@ def _expected(context: Context, libraries: tuple[SharedLibrary, ...]) -> SharedL
 
 
 def _version(library: SharedLibrary | None) -> str:
-    return "version not known" if library is None else f"NCCL {value_or(library.version, 'of unknown version')}"
+    return "version not known" if library is None else value_or(library.version, "version not known")
 
 
 def _alike(one: SharedLibrary | None, other: SharedLibrary) -> bool | None:
@@ -209,10 +210,11 @@ def nccl_root_not_found(context: Context) -> Iterator[Seen]:
         else:
             yield bad(f"{' and '.join(ROOT_VARIABLES)} are not set and no nvidia-nccl distribution is installed")
         return
-    root = next((entry for entry in context.node.software.roots if entry.variable == variable), None)
-    if root is None:
+    roots = [entry for entry in context.node.software.roots if entry.variable == variable]
+    if not roots:
         yield unread(told(context, variable), Absent("not_read", "the folder was not looked at"))
         return
+    root = roots[0]
     device = known(root.has_device_headers, f"{root.path}/include/nccl_device")
     library = known(root.has_lib, f"{root.path}/lib")
     if not device:
@@ -264,42 +266,3 @@ def _skew(context: Context, what: str, built: Fact[str]) -> Iterator[Seen]:
         yield bad(text)
     else:
         yield good(text)
-
-
-@check(
-    "NCCL-PLUGIN-UNLOADABLE",
-    area="nccl",
-    severity="fail",
-    title="NCCL's network plugin cannot be loaded",
-    why="A plugin from the host that asks for a newer C library or for files that are not there does not load: with NCCL_NET "
-    "set the job stops, without it NCCL falls back to another network without a word.",
-    fix="Use an image with a new enough C library, mount the plugin's whole folder, or unset NCCL_NET and NCCL_NET_PLUGIN to "
-    "use NCCL's own transport.",
-    reference="https://github.com/AI-Hypercomputer/gpu-recipes/issues/5 https://github.com/llm-d/llm-d/issues/2043",
-    needs=(GPU,),
-)
-def nccl_plugin_unloadable(context: Context) -> Iterator[Seen]:
-    present = plugins.found(context.node)
-    network = setting(context, "NCCL_NET")
-    asked = plugins.requested(context)
-    if asked == ("none",):
-        return
-    demanded = network is not None and network.lower() not in plugins.BUILT_IN
-    relevant = (
-        [plugin for plugin in present if any(plugins.answers(plugin, entry) for entry in asked)] if asked else present
-    )
-    if not relevant and (asked or demanded) and not needs.has_efa(context.node):  # EFA-PLUGIN-NOT-FOUND says it there
-        yield _unfound(context, asked)
-    for plugin in relevant:
-        reasons = plugins.obstacles(context.node, plugin)
-        for reason in reasons:
-            yield bad(f"{plugin.path} {reason}", severity=None if demanded or asked else "warn")
-        if not reasons:
-            yield good(f"{plugin.path} can be loaded")
-
-
-def _unfound(context: Context, asked: tuple[str, ...]) -> Seen:
-    name = "NCCL_NET_PLUGIN" if asked else "NCCL_NET"
-    if any("/" in entry for entry in asked):
-        return unread(told(context, name), Absent("not_read", "a file outside the loader path was not looked at"))
-    return bad(f"{told(context, name)}, and no such plugin is on the loader path")

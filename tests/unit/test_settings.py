@@ -19,7 +19,7 @@ from tests.support.nodes import edit, env, ib_node
         ("-1", -1),
         ("0x10", 16),
         ("010", 8),
-        ("08", 8),
+        ("08", 0),
         ("3abc", 3),
         ("", 0),
         ("off", 0),

@@ -35,8 +35,8 @@ def integer(text: str) -> int:
     digits = digits[:MAX_DIGITS]
     if digits[:2].lower() == "0x":
         size = int(digits[2:], 16)
-    elif digits.startswith("0") and set(digits) <= set("01234567"):
-        size = int(digits, 8)
+    elif digits.startswith("0"):
+        size = int(re.split("[89]", digits, maxsplit=1)[0], 8)
     else:
         size = int(digits)
     return -size if sign == "-" else size

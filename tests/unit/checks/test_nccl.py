@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from epctl.core.fact import NOT_READ, Absent
+from epctl.core.fact import NOT_READ
 from epctl.core.snapshot import Snapshot
-from epctl.core.snapshot.software import DeepEp, NetPlugin, Root, SharedLibrary
+from epctl.core.snapshot.software import DeepEp, Root, SharedLibrary
 from tests.support.cases import Case, run, verify
 from tests.support.nodes import dist, edit, efa_node, env, gb200_node, ib_node, laptop, roce_node
 from tests.support.own import own
@@ -32,11 +32,6 @@ def rooted(sha256: str, *, headers: bool = True, lib: bool = True) -> Snapshot:
     node = copies(SharedLibrary("root", f"{ROOT}/lib/libnccl.so.2", f"{ROOT}/lib/libnccl.so.2.32.3", "2.32.3", sha256))
     node = edit(node, "software.roots", (Root("EP_NCCL_ROOT_DIR", ROOT, True, lib, headers),))
     return env(node, EP_NCCL_ROOT_DIR=ROOT)
-
-
-def plugin(missing: tuple[str, ...] = (), glibc: str = "2.34", name: str = "libnccl-net.so") -> Snapshot:
-    found = NetPlugin(name, f"/usr/local/gib/lib64/{name}", "1.0", missing, glibc)
-    return env(edit(IB, "software.net_plugins", (found,)), NCCL_NET="gIB")
 
 
 CASES = [
@@ -85,16 +80,6 @@ CASES = [
     ),
     Case("NCCL-BUILD-RUNTIME-SKEW", edit(IB, "software.nccl_headers", "2.33.1"), IB, "headers of NCCL 2.33.1"),
     Case("NCCL-BUILD-RUNTIME-SKEW", env(IB, NCCL_ENABLE_VERSION_CHECK="0"), IB, "hides a mismatch", "warn"),
-    Case("NCCL-PLUGIN-UNLOADABLE", plugin(glibc="2.41"), plugin(), "needs GLIBC_2.41, this system has 2.39"),
-    Case("NCCL-PLUGIN-UNLOADABLE", plugin(("libprotobuf.so.32",)), plugin(), "libprotobuf.so.32"),
-    Case("NCCL-PLUGIN-UNLOADABLE", env(IB, NCCL_NET="gIB"), plugin(), "NCCL_NET=gIB (environment), and no such plugin"),
-    Case(
-        "NCCL-PLUGIN-UNLOADABLE",
-        env(plugin(), NCCL_NET_PLUGIN="fastrak"),
-        env(plugin(name="libnccl-net-fastrak.so"), NCCL_NET_PLUGIN="fastrak"),
-        "NCCL_NET_PLUGIN=fastrak",
-    ),
-    Case("NCCL-PLUGIN-UNLOADABLE", env(plugin(glibc="2.41"), NCCL_NET="IB"), plugin(), "GLIBC_2.41", "warn"),
 ]
 
 
@@ -112,9 +97,6 @@ CASES = [
         ("NCCL-BUILD-RUNTIME-SKEW", "software.deep_ep", NOT_READ, "unknown"),
         ("NCCL-BUILD-RUNTIME-SKEW", "software.deep_ep", (), "skipped"),
         ("NCCL-BUILD-RUNTIME-SKEW", "software.deep_ep.0.nccl_built", NOT_READ, "unknown"),
-        ("NCCL-PLUGIN-UNLOADABLE", "software.net_plugins", NOT_READ, "unknown"),
-        ("NCCL-PLUGIN-UNLOADABLE", "software.net_plugins", (), "skipped"),
-        ("NCCL-PLUGIN-UNLOADABLE", "env.nccl_conf", Absent("permission"), "unknown"),
     ],
 )
 def test_one_fact_absent(one: str, path: str, value: object, status: str) -> None:
@@ -150,14 +132,6 @@ def test_different_versions_need_no_digest() -> None:
 
 def test_root_that_was_not_looked_at() -> None:
     assert run("NCCL-ROOT-NOT-FOUND", env(IB, NCCL_DIR="/opt/other")).status == "unknown"
-
-
-def test_plugin_outside_the_loader_path_is_not_called_missing() -> None:
-    assert run("NCCL-PLUGIN-UNLOADABLE", env(IB, NCCL_NET_PLUGIN="/opt/x/libnccl-net-x.so")).status == "unknown"
-
-
-def test_plugins_switched_off_are_nothing_to_look_at() -> None:
-    assert run("NCCL-PLUGIN-UNLOADABLE", env(plugin(glibc="2.41"), NCCL_NET_PLUGIN="none")).status == "skipped"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

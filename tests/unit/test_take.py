@@ -1,0 +1,115 @@
+"""`take`: whatever a probe does, a snapshot comes back, in time, and says what is missing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epctl import probes
+from epctl.core.fact import Absent
+from epctl.core.snapshot import Origin, decode, encode
+from epctl.probes import once, take
+from epctl.probes.source import LiveSource, Output, RecordedSource, Recording, RecordingSource
+from tests.support.fake_source import FakeSource
+
+
+def test_an_empty_machine_gives_a_snapshot_of_absences() -> None:
+    node = take(FakeSource(), Origin("live"))
+    assert decode(encode(node), "x") == node
+    for name in probes.AREAS:
+        assert not any("failed" in note for note in getattr(getattr(node, name), "notes", ()))
+
+
+def test_an_empty_recording_is_not_read_anywhere() -> None:
+    node = take(RecordedSource(Recording()), Origin("recorded"))
+    assert isinstance(node.gpu.gpus, Absent)
+    assert isinstance(node.rdma.devices, Absent)
+    assert node.rdma.devices.absent == "not_read"
+    assert node.pcie.functions.absent == "not_read"  # type: ignore[union-attr]
+
+
+def test_a_probe_that_raises_leaves_absences_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    from epctl.probes import rdma
+
+    def broken(_: object) -> Any:  # noqa: ANN401
+        raise KeyError("rate")
+
+    monkeypatch.setattr(rdma, "rdma", broken)
+    node = take(FakeSource(), Origin("live"))
+    assert isinstance(node.rdma.devices, Absent)
+    assert "KeyError" in node.rdma.devices.detail
+    assert "KeyError" in node.rdma.notes[0]
+
+
+def test_a_probe_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    from epctl.probes import gdr
+
+    release = threading.Event()
+    monkeypatch.setattr(gdr, "gdr", lambda _: release.wait(60))
+    monkeypatch.setattr(probes, "STATIC_LIMIT_S", 0.5)
+    begin = time.monotonic()
+    node = take(FakeSource(), Origin("live"), active=False)
+    release.set()
+    assert time.monotonic() - begin < 20
+    assert node.gdr.peermem_loaded == Absent("timed_out", "the probe of area gdr did not end")
+
+
+def test_without_active_probes_nothing_is_probed() -> None:
+    node = take(FakeSource(), Origin("live"), active=False)
+    assert node.active.cu_init == Absent("not_probed")
+    assert node.active.gin == Absent("not_probed")
+
+
+def test_a_recording_of_this_machine_replays_to_the_same_snapshot() -> None:
+    source = RecordingSource(LiveSource())
+    live = take(source, Origin("live"), active=False, taken_at="x")
+    assert take(RecordedSource(source.recording), Origin("live"), active=False, taken_at="x") == live
+
+
+def test_a_question_is_asked_once_by_many_threads() -> None:
+    asked: list[str] = []
+
+    class Slow(FakeSource):
+        def run(self, *argv: str, timeout_s: float = 1.0) -> Output | Absent:  # noqa: ARG002
+            asked.append(argv[0])
+            time.sleep(0.05)
+            return Output(b"x")
+
+    source = once.OnceSource(Slow())
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(source.run("ibstat"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asked == ["ibstat"]
+    assert found == [Output(b"x")] * 8
+
+
+def test_a_tool_past_its_limit_is_killed_with_its_children(tmp_path: Path) -> None:
+    script = tmp_path / "slow"
+    script.write_text("#!/bin/sh\nsleep 60 &\nsleep 60\n")
+    script.chmod(0o755)
+    begin = time.monotonic()
+    found = LiveSource().run(str(script), timeout_s=0.3)
+    assert isinstance(found, Absent)
+    assert found.absent == "timed_out"
+    assert time.monotonic() - begin < 10
+
+
+def test_arguments_never_reach_a_shell() -> None:
+    found = LiveSource().run("echo", "$(id)", "`id`", ";id", "|id")
+    assert isinstance(found, Output)
+    assert found.stdout == b"$(id) `id` ;id |id\n"
+
+
+def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    source = LiveSource()
+    for path, reason in ((tmp_path / "none", "not_found"), (tmp_path, "failed"), (Path("/proc/self/mem"), "failed")):
+        found = source.read(str(path))
+        assert isinstance(found, Absent), path
+        assert found.absent == reason
