@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from msgspec import Struct
-
-from epctl.core.fact import Absent, Fact
+from epctl.core.fact import Absent, Fact, value_or
+from epctl.core.snapshot.host import KernelModule
 from epctl.core.snapshot.rdma import GdrArea
 from epctl.probes import sysfs
 from epctl.probes.documents import absent_of, flag, member, text
+from epctl.probes.modules import modules as modules_of
 from epctl.probes.source import Output, Source
-from epctl.probes.source import text as text_of_file
 from epctl.probes.together import together
 
 PEERMEM = ("nvidia_peermem", "nv_peer_mem")
@@ -20,15 +19,9 @@ PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 _VERSION = re.compile(r"libgdrapi\.so\.(\d{1,4}(?:\.\d{1,4}){0,3})$", re.ASCII)
 _FIELD = re.compile(r"^(filename|version|depends):[ \t]*(.*)$", re.M)
-_MAX_MODULES = 4096
 
 
-class _Module(Struct, frozen=True):
-    users: int
-    used_by: tuple[str, ...]
-
-
-Modules = Mapping[str, _Module]
+Modules = Mapping[str, KernelModule]
 
 
 def gdr(source: Source) -> GdrArea:
@@ -60,19 +53,8 @@ def gdr(source: Source) -> GdrArea:
 
 
 def _modules(source: Source) -> Modules | Absent:
-    """/proc/modules: name, size, users, `a,b,` or `-`, …"""
-    found = text_of_file(source, "/proc/modules")
-    if isinstance(found, Absent):
-        return found
-    modules: dict[str, _Module] = {}
-    for line in found.splitlines()[:_MAX_MODULES]:
-        words = line.split()
-        if len(words) >= 4 and re.fullmatch(r"\d{1,9}", words[2], re.ASCII):
-            users = tuple(name for name in words[3].split(",") if name and name != "-")
-            modules[words[0].replace("-", "_")] = _Module(int(words[2]), users)
-    if not modules and found:
-        return Absent("unparsable", "/proc/modules names no module", found[:80].split("\n")[0])
-    return modules
+    found = modules_of(source)
+    return found if isinstance(found, Absent) else {module.name: module for module in found}
 
 
 def _loaded(source: Source, modules: Modules | Absent, wanted: tuple[str, ...]) -> Fact[bool]:
@@ -99,7 +81,10 @@ def _uses_rdma_stack(source: Source, modules: Modules | Absent) -> Fact[bool]:
     stack = [modules[name] for name in ("ib_core", "ib_uverbs") if name in modules]
     if not stack and isinstance(source.entries("/sys/module/ib_core"), tuple):
         return Absent("unsupported", "ib_core is built into the kernel, which keeps no list of its users")
-    return any(name in module.used_by for module in stack for name in PEERMEM)
+    for module in stack:
+        if isinstance(module.used_by, Absent):
+            return module.used_by
+    return any(name in value_or(module.used_by, ()) for module in stack for name in PEERMEM)
 
 
 def _peermem_version(source: Source) -> Fact[str]:
@@ -152,7 +137,8 @@ def _depends(found: str | Absent, modules: Modules | Absent) -> Fact[tuple[str, 
         value = _info(found, "depends")
         return tuple(name for name in re.split(r"[,\s]+", value) if name) if isinstance(value, str) else ()
     if not isinstance(modules, Absent) and "gdrdrv" in modules:
-        return tuple(name for name, module in modules.items() if "gdrdrv" in module.used_by)
+        uncounted = next((module.used_by for module in modules.values() if isinstance(module.used_by, Absent)), None)
+        return uncounted or tuple(name for name, module in modules.items() if "gdrdrv" in value_or(module.used_by, ()))
     return (
         found if isinstance(found, Absent) else Absent("unparsable", "modinfo names no file", found[:80].split("\n")[0])
     )

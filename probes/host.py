@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 from epctl.core.fact import Absent, Fact
-from epctl.core.snapshot.host import HostArea, KernelModule, ShmFile
+from epctl.core.snapshot.host import HostArea, ShmFile
 from epctl.core.snapshot.rdma import DeviceNode
 from epctl.probes import documents, firewall, virtualization
+from epctl.probes.modules import modules
 from epctl.probes.source import Source, number, text
 
 DMI = "/sys/class/dmi/id"
@@ -49,7 +50,7 @@ def host(source: Source) -> HostArea:
         vendor=vendor,
         product=_either(_line(source, f"{DMI}/product_name"), _line(source, "/sys/firmware/devicetree/base/model")),
         bios_date=_line(source, f"{DMI}/bios_date"),
-        modules=_modules(source),
+        modules=modules(source),
         nvidia_nodes=nodes,
         imex_in_proc_devices=devices if isinstance(devices, Absent) else "nvidia-caps-imex-channels" in devices,
         dev_char_nvidia=_dev_char(source, devices, nodes),
@@ -190,22 +191,6 @@ def _huge(source: Source, meminfo: Fact[dict[str, str]], name: str, field: str) 
     if isinstance(source.entries(HUGE), tuple) and found.absent == "not_found":
         return Absent("unsupported", "this kernel has no huge pages of 2 MiB")
     return found
-
-
-def _modules(source: Source) -> Fact[tuple[KernelModule, ...]]:
-    found = text(source, "/proc/modules")
-    if isinstance(found, Absent):
-        return found
-    modules: list[KernelModule] = []
-    for line in found.splitlines():
-        fields = line.split()
-        if len(fields) < 4 or not re.fullmatch(r"-?\d{1,9}", fields[2], re.ASCII):
-            continue
-        users = tuple(name for name in fields[3].split(",") if name and name != "-" and not name.startswith("["))
-        modules.append(KernelModule(documents.text_of(fields[0]), int(fields[2]), users))
-    if found and not modules:
-        return Absent("unparsable", "/proc/modules holds no module", documents.text_of(found.partition("\n")[0])[:80])
-    return tuple(modules)
 
 
 def _nodes(document: Any) -> Fact[tuple[DeviceNode, ...]]:  # noqa: ANN401 - JSON

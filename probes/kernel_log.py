@@ -158,3 +158,13 @@ def _topic(line: str) -> str:
         if piece in line and pattern.search(line[:1000]):
             return topic
     return ""
+
+
+def trimmed(text: str) -> str:
+    """A kernel log reduced to what `read_log` looks at, with the time stamp of its first line: the rest says more of a site
+    than a support case needs."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    stamp = _STAMP.match(first.lstrip()[:80])
+    head = f"{stamp[0] if stamp else ''} (lines that epctl does not read were left out)".strip()
+    kept = [line for line in text.split("\n") if _topic(line) or _XID.search(line[:1000])]
+    return "\n".join([head, *kept]) + "\n"

@@ -144,7 +144,9 @@ def roce_gid_forced_wrong(context: Context) -> Iterator[Seen]:
             fault = _fault(nic, integer(value))
             wrong += bool(fault)
             if fault:
-                yield bad(f"{told(context, name)}: {nic.label} {fault} (sysfs)")
+                yield bad(
+                    f"{told(context, name)}: {nic.label} {fault} (sysfs)", commands=(f"unset {name}", "show_gids")
+                )
         if ports and not wrong:
             yield _needless(context, name)
 

@@ -334,7 +334,7 @@ def _active(num_gpus: int = 8) -> ActiveArea:
         cumem_export=0,
         cumem_fabric=0,
         nvcc_compile=True,
-        verbs=tuple(VerbsProbe(f"mlx5_{i}", True, 9) for i in range(8)),
+        verbs=tuple(VerbsProbe(f"mlx5_{i}", True, 9, 0) for i in range(8)),
         pidfd_getfd=0,
         deep_ep_import="",
         gin=(Setting("proxy", "ok"), Setting("gdaki", "ok")),
@@ -387,7 +387,7 @@ def ib_node() -> Snapshot:
             ),
             nvlink_status_lines=True,
         ),
-        pcie=PcieArea(functions=_tree(), iommu_groups=60),
+        pcie=PcieArea(functions=_tree(), iommu_groups=60, default_topology_file=False),
         rdma=RdmaArea(
             devices=tuple(nic(i) for i in range(8)),
             netdevs=(
@@ -425,6 +425,7 @@ def ib_node() -> Snapshot:
             ofed_version="MLNX_OFED_LINUX-24.10-2.1.8.0",
             efa_driver_version=Absent("not_found"),
             fi_efa_devices=Absent("not_found"),
+            data_direct_functions=0,
         ),
         gdr=GdrArea(
             peermem_loaded=True,
@@ -459,6 +460,7 @@ def roce_node() -> Snapshot:
             (f"10.0.{i}.1/24",),
             False,
             (),
+            (3,),
         )
         for i in range(8)
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctl.core.fact import Absent
+from epctl.core.fact import Absent, value_or
 from epctl.core.snapshot.host import KernelModule, ShmFile
 from epctl.core.snapshot.rdma import DeviceNode
 from epctl.probes import firewall
@@ -244,3 +244,13 @@ def test_any_damage_gives_an_area(data: st.DataObject) -> None:
     whole = machine()
     whole.documents = {name: odd_document(value, data) for name, value in whole.documents.items()}
     survives(host=host(damaged_source(whole, data)))
+
+
+def test_a_kernel_that_cannot_unload_modules_prints_dashes_and_still_lists_them() -> None:
+    listed = "nvidia_uvm 1830912 - - Live 0x0000000000000000 (O)\nnvidia 14299136 - - Live 0x0000000000000000 (O)\n"
+    found = host(FakeSource(files={"/proc/modules": listed})).modules
+    assert isinstance(found, tuple)
+    assert [(module.name, value_or(module.users, -1), value_or(module.used_by, ("?",))) for module in found] == [
+        ("nvidia_uvm", -1, ("?",)),
+        ("nvidia", -1, ("?",)),
+    ]

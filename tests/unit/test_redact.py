@@ -7,7 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctl.probes.redact import Redactor, redact
+from epctl.probes.redact import redact
+from epctl.probes.redactor import Redactor
 from epctl.probes.source import Output, Recording
 
 HOST, USER = "gpu-prod-0417", "m.mustermann"
@@ -78,7 +79,7 @@ def test_binary_files_stay_as_they_are() -> None:
 
 def test_values_with_a_meaning_of_their_own_stay() -> None:
     kept = (
-        "0000:18:00.0 580.159.04 2.32.3+cuda13.0 28.43.2566 0.0.0.0 127.0.0.1 ::1 00:00:00:00:00:00 0x0000000000000000 "
+        "0000:18:00.0 580.159.04 2.32.3+cuda13.0 28.43.2566 0.0.0.0 127.0.0.1 ::1 00:00:00:00:00:00 0x0000000000000000 0x000000803fffffff "
         "0000:0000:0000:0000 MLNX_OFED_LINUX-24.10-2.1.8.0 12:30:11 PCI:0000:18:00 26.562 GB/s mlx5_bond_0 MT_0000000838"
     )
     assert Redactor((HOST,), (USER,)).text(kept) == kept
@@ -111,3 +112,34 @@ def test_addresses_share_a_subnet_after_redaction_exactly_when_they_did_before(
 def test_redaction_takes_any_text_and_a_second_pass_has_nothing_more_to_hide(text: str) -> None:
     once = Redactor().text(text)
     assert re.sub(r"[^\n]", "", once) == re.sub(r"[^\n]", "", text)
+
+
+def one(path: str, content: str) -> str:
+    found = redact(Recording(files={path: content.encode()})).files[path]
+    assert isinstance(found, bytes)
+    return found.decode()
+
+
+def test_hexadecimal_addresses_of_proc_net_are_replaced_like_dotted_ones() -> None:
+    route = "Iface\tDestination\tGateway\teth0\neth0\t00000000\t0103A8C0\t0003\n"
+    made = redact(Recording(files={"/proc/net/route": route.encode(), "/x": b"192.168.3.1\n"}))
+    assert made.files["/x"] == b"10.100.1.1\n"
+    assert made.files["/proc/net/route"] == b"Iface\tDestination\tGateway\teth0\neth0\t00000000\t0101640A\t0003\n"
+    inet6 = one(
+        "/proc/net/if_inet6",
+        "fe80000000000000946dae0300aabbcc 02 40 20 80 eth0\n00000000000000000000000000000001 01 80 10 80 lo\n",
+    )
+    assert (
+        inet6 == "fe800000000000000000000000000001 02 40 20 80 eth0\n00000000000000000000000000000001 01 80 10 80 lo\n"
+    )
+
+
+def test_boot_parameters_and_log_lines_that_no_check_reads_are_left_out() -> None:
+    assert one("/proc/cmdline", "root=/dev/sda1 iommu=pt secret.token=abc pci=noacs\n") == "iommu=pt pci=noacs\n"
+    log = "[    0.000000] Command line: secret\n[    5.1] NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
+    found = redact(Recording(commands={("dmesg",): Output(log.encode())})).commands["dmesg",]
+    assert isinstance(found, Output)
+    assert b"secret" not in found.stdout
+    assert b"Xid (PCI:0000:18:00): 79" in found.stdout
+    assert found.stdout.startswith(b"[    0.000000] (lines")
+    assert "builder" not in one("/proc/version", "Linux version 6.8 (builder@farm) (gcc) #1\n")

@@ -50,11 +50,11 @@ class PcieArea(Struct, frozen=True):
 
 
 class KernelModule(Struct, frozen=True):
-    """One line of /proc/modules."""
+    """One line of /proc/modules. `users` and `used_by` are unsupported on a kernel that cannot unload modules."""
 
     name: str
-    users: int
-    used_by: tuple[str, ...] = ()
+    users: Fact[int]
+    used_by: Fact[tuple[str, ...]] = ()
 
 
 class ShmFile(Struct, frozen=True):

@@ -188,6 +188,8 @@ class VerbsProbe(Struct, frozen=True):
     """errno of ibv_reg_dmabuf_mr with fd -1: EBADF (9) means supported, EOPNOTSUPP (95) or EPROTONOSUPPORT (93) not."""
     dmabuf_gpu_errno: Fact[int] = NOT_PROBED
     """errno of ibv_reg_dmabuf_mr with a descriptor of 2 MiB of GPU memory; 0: registered."""
+    devx_uar_errno: Fact[int] = NOT_PROBED
+    """errno of mlx5dv_devx_alloc_uar on an mlx5 device (what IBGDA's queues need); 0: allocated."""
 
 
 class ActiveArea(Struct, frozen=True):

@@ -55,8 +55,12 @@ def errors(job: JobArea) -> tuple[LogEvent, ...]:
 
 
 def causes(job: JobArea) -> tuple[LogEvent, ...]:
-    """Errors that are not merely consequences of others."""
-    return tuple(event for event in errors(job) if event.kind not in CONSEQUENCES)
+    """Errors that are not merely consequences of others; a CUDA error that has its number is one, whoever reports it."""
+    return tuple(
+        event
+        for event in errors(job)
+        if event.kind not in CONSEQUENCES or (event.kind in CUDA_KINDS and isinstance(event.code, int))
+    )
 
 
 def listed(names: Iterable[object]) -> str:

@@ -1,0 +1,46 @@
+"""How the model turns a request down: a code for programs, three lines for people, and what DeepEP 2.5.0 does with the same input."""
+
+from __future__ import annotations
+
+import math
+
+from epctl.core.errors import EpctlError
+
+ASSERTS = "AssertionError"
+DIVIDES_BY_ZERO = "ZeroDivisionError"
+
+
+class Refusal(EpctlError):
+    """A request that no plan fits. `code` names the rule; `deepep_2_5_0` is the release's behaviour, '' where it is not known."""
+
+    def __init__(self, code: str, what: str, why: str, todo: str, *, deepep_2_5_0: str = "") -> None:
+        super().__init__(what, why, todo)
+        self.code = code
+        self.deepep_2_5_0 = deepep_2_5_0
+
+
+MAX_COUNT = 1 << 40
+"""Counts past this are typing errors (and would make the arithmetic crawl), not clusters."""
+MAX_GBS = 1e6
+"""1 PB/s: no link comes near, so a larger rate was given in another unit."""
+
+
+def positive(name: str, value: int) -> int:
+    """`value` as a count of at least 1. Raises Refusal non_positive_argument or absurd_argument."""
+    if value < 1:
+        raise Refusal("non_positive_argument", f"{name} is {value}", f"{name} must be at least 1", f"give {name} 1 or more")
+    if value > MAX_COUNT:
+        why = f"no machine has or holds that many; the largest value taken is {MAX_COUNT}"
+        raise Refusal("absurd_argument", f"{name} is {value}", why, f"give {name} {MAX_COUNT} or less")
+    return value
+
+
+def rate(name: str, value: float, code: str, *, example: str, deepep_2_5_0: str = "") -> float:
+    """`value` as a bandwidth in GB/s. Raises Refusal `code` where it is zero, negative or no number, absurd_argument past 1 PB/s."""
+    if not math.isfinite(value) or value <= 0:
+        why = "this plan divides by it, and a rate that is not known cannot be planned for"
+        raise Refusal(code, f"{name} is {value}", why, f"give {name} in GB/s, such as {example}", deepep_2_5_0=deepep_2_5_0)
+    if value > MAX_GBS:
+        why = f"rates are in GB/s (1e9 bytes/s) and stop at {MAX_GBS:.0f}"
+        raise Refusal("absurd_argument", f"{name} is {value}", why, f"give {name} in GB/s, such as {example}")
+    return value
