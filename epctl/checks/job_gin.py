@@ -8,7 +8,7 @@ from epctl.checks._job import advice, at_most, doctor, explains
 from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent
-from epctl.core.snapshot.job import JobArea
+from epctl.core.snapshot.job import JobArea, LogEvent
 from epctl.core.views import job as view
 from epctl.core.views.job import Sort
 from epctl.core.views.needs import JOB_LOG
@@ -95,11 +95,16 @@ _NO_SYMMETRIC = Sort(("symmetric_memory_unsupported", "cumem_disabled"))
 )
 def symmetric_memory_off(context: Context) -> Iterator[Seen]:
     job = context.node.job
-    found = view.events(job, _NO_SYMMETRIC)
+    found = [event for event in view.events(job, _NO_SYMMETRIC) if not _of_host_memory(event)]
     for event in found:
         yield bad(view.told(event), severity="fail" if context.wants("symmetric_memory") else "info")
     if not found:
         yield from _without_notes(job, "line that says that symmetric memory or cuMem is off")
+
+
+def _of_host_memory(event: LogEvent) -> bool:
+    """cuMem for host buffers (NCCL_CUMEM_HOST_ENABLE) may be off without harm: NCCL then shares them through /dev/shm."""
+    return event.kind == "cumem_disabled" and "host" in event.text.lower()
 
 
 @check(

@@ -8,7 +8,7 @@ from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot.software import DeepEp, SharedLibrary
-from epctl.core.views import needs, versions
+from epctl.core.views import gin, needs, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_off, is_on, setting, told
 
@@ -81,7 +81,8 @@ def nccl_downgraded_by_pip(context: Context) -> Iterator[Seen]:
     for profile, floor in context.floors("nccl"):
         for name, version in _wheels(context).items():
             if version == pin and versions.below(version, floor):
-                yield bad(f"{name} {version} is PyTorch's pin; {profile.title} needs {floor}")
+                severity: Severity | None = None if gin.is_installed(context, profile) else "info"
+                yield bad(f"{name} {version} is PyTorch's pin; {profile.title} needs {floor}", severity=severity)
 
 
 def _symbols(library: DeepEp) -> Iterator[Seen]:

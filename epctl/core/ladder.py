@@ -8,8 +8,10 @@ from typing import Literal
 from msgspec import Struct
 
 from epctl.core.context import Context
-from epctl.core.fact import Absent, Unreadable, known, value_or
-from epctl.core.views import needs, nics, pcie, versions
+from epctl.core.fact import Absent, Unreadable, known
+from epctl.core.views import gin, needs, nics, pcie, versions
+from epctl.core.views.gin import Gate
+from epctl.core.views.settings import is_off, is_on, told
 
 State = Literal["yes", "no", "unknown"]
 
@@ -23,11 +25,18 @@ class Rung(Struct, frozen=True):
     fix: str = ""
 
 
-class Gate(Struct, frozen=True):
-    """One condition. `test` says '' when the gate is open, else why it is closed; raises Unreadable when it cannot tell."""
+Look = Callable[[Context], Gate]
+"""Looks at one gate; raises Unreadable when it cannot tell."""
 
-    test: Callable[[Context], str]
-    fix: str
+
+def gate(test: Callable[[Context], str], fix: str) -> Look:
+    """A gate that is closed when `test` says why."""
+
+    def look(context: Context) -> Gate:
+        closed = test(context)
+        return Gate("", "closed" if closed else "open", closed, fix)
+
+    return look
 
 
 def ladder(context: Context) -> tuple[Rung, ...]:
@@ -35,16 +44,18 @@ def ladder(context: Context) -> tuple[Rung, ...]:
     return tuple(_climb(name, gates, context) for name, gates in RUNGS.items())
 
 
-def _climb(name: str, gates: tuple[Gate, ...], context: Context) -> Rung:
+def _climb(name: str, looks: tuple[Look, ...], context: Context) -> Rung:
+    """A closed gate decides, wherever it stands; else one that could not be read does."""
     unclear: Rung | None = None
-    for gate in gates:
+    for look in looks:
         try:
-            closed = gate.test(context)
+            found = look(context)
         except Unreadable as error:
-            unclear = unclear or Rung(name, "unknown", f"could not read {error}", gate.fix)
-            continue
-        if closed:
-            return Rung(name, "no", closed, gate.fix)
+            found = Gate("", "unknown", f"could not read {error}")
+        if found.state == "closed":
+            return Rung(name, "no", found.text, found.fix)
+        if found.state == "unknown" and unclear is None:
+            unclear = Rung(name, "unknown", found.text, found.fix)
     return unclear or Rung(name, "yes")
 
 
@@ -86,14 +97,14 @@ def nccl_from(floor: str, what: str) -> Callable[[Context], str]:
     return test
 
 
-def setting_is_not(name: str, *values: str) -> Callable[[Context], str]:
-    """Gate: the environment does not set `name` to one of `values`."""
+def not_off(name: str) -> Callable[[Context], str]:
+    """Gate: the switch `name`, on by default, was not turned off."""
+    return lambda context: f"{told(context, name)} is set" if is_off(context, name) else ""
 
-    def test(context: Context) -> str:
-        found = context.env.get(name, "")
-        return f"{name}={found} is set" if found in values else ""
 
-    return test
+def not_on(name: str) -> Callable[[Context], str]:
+    """Gate: the switch `name`, off by default, was not turned on."""
+    return lambda context: f"{told(context, name)} is set" if is_on(context, name) else ""
 
 
 def _multicast(context: Context) -> str:
@@ -124,31 +135,6 @@ def _active_nic(context: Context) -> str:
     return "" if any(nic.active for nic in ports) else "no fabric RDMA port is active"
 
 
-def _plugin_for_efa(context: Context) -> str:
-    if not any(nic.is_efa for nic in nics.fabric(context)):
-        return ""
-    plugins = known(context.node.software.net_plugins, "NCCL network plugins")
-    return "" if plugins else "EFA without an aws-ofi-nccl plugin: NCCL falls back to sockets"
-
-
-def _gpudirect(context: Context) -> str:
-    gdr, devices = context.node.gdr, context.node.active.devices
-    if isinstance(gdr.peermem_version, str) or any(device.dma_buf is True for device in value_or(devices, ())):
-        return ""
-    if known(gdr.peermem_loaded, "nvidia_peermem (/proc/modules)"):
-        return ""
-    for device in known(devices, "CUDA attribute DMA_BUF_SUPPORTED (active probe)"):
-        known(device.dma_buf, f"CUDA attribute DMA_BUF_SUPPORTED of GPU {device.ordinal}")
-    return "neither nvidia_peermem nor DMA-BUF is there, so NICs cannot reach GPU memory"
-
-
-def _vmm_gdr(context: Context) -> str:
-    for device in known(context.node.active.devices, "CUDA device attributes (active probe)"):
-        if not known(device.gdr_with_vmm, f"GPUDirect attribute for cuMem memory of GPU {device.ordinal}"):
-            return f"GPU {device.ordinal} reports no GPUDirect RDMA for cuMem (VMM) memory"
-    return ""
-
-
 def _mlx5(context: Context) -> str:
     kinds = {str(nic.device.driver) for nic in nics.fabric(context) if nic.active}
     return (
@@ -165,10 +151,10 @@ def _atomics(context: Context) -> str:
     return ""
 
 
-def _gin_type(*allowed: str) -> Callable[[Context], str]:
+def _gin_type(wanted: int) -> Callable[[Context], str]:
     def test(context: Context) -> str:
-        found = context.env.get("NCCL_GIN_TYPE", "")
-        return f"NCCL_GIN_TYPE={found} asks for another backend" if found and found not in allowed else ""
+        found = gin.gin_type(context)
+        return "" if found in (gin.AUTO, wanted) else f"{told(context, 'NCCL_GIN_TYPE')} asks for another backend"
 
     return test
 
@@ -246,67 +232,59 @@ def _toolkit(floor: str) -> Callable[[Context], str]:
 LSA, MULTIMEM, PROXY, GDAKI = "load/store over NVLink", "multimem (NVLink SHARP)", "GIN proxy", "GIN GDAKI"
 EFA_GDA, GET, CFT = "EFA GDA", "Get / Engram", "CFT"
 
-_CUMEM = Gate(
-    setting_is_not("NCCL_CUMEM_ENABLE", "0"), "Unset NCCL_CUMEM_ENABLE: symmetric memory needs cuMem allocations."
-)
-_GIN = (
-    Gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-    Gate(_active_nic, "Add an RDMA NIC, or bring its port up (`epctl doctor --only rdma`)."),
-    Gate(nccl_from("2.28.7", "GIN"), "Install nvidia-nccl-cu13 2.32.3 or newer."),
-    Gate(setting_is_not("NCCL_GIN_ENABLE", "0"), "Unset NCCL_GIN_ENABLE."),
-    Gate(setting_is_not("NCCL_IB_DISABLE", "1"), "Unset NCCL_IB_DISABLE."),
-    _CUMEM,
-    Gate(_plugin_for_efa, "Install the EFA installer's aws-ofi-nccl and put it on the loader path."),
-    Gate(_gpudirect, "Load nvidia-peermem, or use the open kernel modules with DMA-BUF."),
-    Gate(_vmm_gdr, "Use bare metal or a passthrough profile with GPUDirect, and a current driver."),
+_CUMEM = gate(not_off("NCCL_CUMEM_ENABLE"), "Unset NCCL_CUMEM_ENABLE: symmetric memory needs cuMem allocations.")
+_GIN: tuple[Look, ...] = (
+    gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
+    gate(_active_nic, "Add an RDMA NIC, or bring its port up (`epctl doctor --only rdma`)."),
+    *gin.GATES.values(),
 )
 _GET_FLOOR = "2.32.3"
 """ncclGinOptFlagsWarpGet (DeepEP 2.5's Engram asks for it)."""
 
-RUNGS: dict[str, tuple[Gate, ...]] = {
+RUNGS: dict[str, tuple[Look, ...]] = {
     LSA: (
-        Gate(_two_gpus, "Use a machine with several GPUs for EP."),
-        Gate(_mig, "Disable MIG on the GPUs that EP uses."),
-        Gate(
+        gate(_two_gpus, "Use a machine with several GPUs for EP."),
+        gate(_mig, "Disable MIG on the GPUs that EP uses."),
+        gate(
             _nvlink_pairs,
             "Check the NVLinks (`epctl doctor --only gpu`); PCIe cards have NVLink in bridged pairs only.",
         ),
-        Gate(nccl_from("2.28.0", "the device API"), "Install nvidia-nccl-cu13 2.32.3 or newer."),
+        gate(nccl_from("2.28.0", "the device API"), "Install nvidia-nccl-cu13 2.32.3 or newer."),
         _CUMEM,
-        Gate(setting_is_not("NCCL_P2P_DISABLE", "1"), "Unset NCCL_P2P_DISABLE."),
-        Gate(setting_is_not("NCCL_WIN_ENABLE", "0"), "Unset NCCL_WIN_ENABLE."),
+        gate(not_on("NCCL_P2P_DISABLE"), "Unset NCCL_P2P_DISABLE."),
+        gate(not_off("NCCL_WIN_ENABLE"), "Unset NCCL_WIN_ENABLE."),
     ),
     MULTIMEM: (
-        Gate(_two_gpus, "Use a machine with several GPUs for EP."),
-        Gate(_fabric_done, "NVSwitch systems: start the fabric manager; see the findings of area gpu."),
-        Gate(setting_is_not("NCCL_NVLS_ENABLE", "0"), "Unset NCCL_NVLS_ENABLE once multicast works."),
-        Gate(_multicast, "Multicast needs NVSwitch (third generation or newer) and a driver that offers it."),
+        gate(_two_gpus, "Use a machine with several GPUs for EP."),
+        gate(_fabric_done, "NVSwitch systems: start the fabric manager; see the findings of area gpu."),
+        gate(not_off("NCCL_NVLS_ENABLE"), "Unset NCCL_NVLS_ENABLE once multicast works."),
+        gate(_multicast, "Multicast needs NVSwitch (third generation or newer) and a driver that offers it."),
     ),
-    PROXY: (*_GIN, Gate(_gin_type("2"), "Unset NCCL_GIN_TYPE, or set it to 2.")),
+    PROXY: (*_GIN, gate(_gin_type(gin.PROXY), "Unset NCCL_GIN_TYPE, or set it to 2.")),
     GDAKI: (
         *_GIN,
-        Gate(_mlx5, "Use GIN proxy (NCCL_GIN_TYPE=2) or the vendor's GIN plugin."),
-        Gate(_atomics, "Enable atomics in the adapter's firmware, or use another function of it."),
-        Gate(_gin_type("3"), "Unset NCCL_GIN_TYPE, or set it to 3."),
+        gate(_mlx5, "Use GIN proxy (NCCL_GIN_TYPE=2) or the vendor's GIN plugin."),
+        gate(_atomics, "Enable atomics in the adapter's firmware, or use another function of it."),
+        gate(_gin_type(gin.GDAKI), "Unset NCCL_GIN_TYPE, or set it to 3."),
     ),
     EFA_GDA: (
-        Gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-        Gate(_efa, "EFA GDA exists on AWS P5en and newer only."),
-        Gate(nccl_from("2.31.2", "EFA GDA"), "Install nvidia-nccl-cu13 2.31.2 or newer."),
-        Gate(_ofi, "Install EFA installer 1.50 or newer with aws-ofi-nccl 1.22."),
-        Gate(_efa_driver, "Upgrade the efa module (EFA installer 1.50 or newer)."),
-        Gate(_gdrdrv, "Upgrade gdrdrv on the host to 2.5."),
-        Gate(_peer_mapping, 'Set NVreg_RegistryDwords="PeerMappingOverride=1" for the nvidia module and reboot.'),
-        Gate(_gin_type("5"), "Set NCCL_GIN_TYPE=5."),
+        gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
+        gate(_efa, "EFA GDA exists on AWS P5en and newer only."),
+        gate(nccl_from("2.31.2", "EFA GDA"), "Install nvidia-nccl-cu13 2.31.2 or newer."),
+        gate(_ofi, "Install EFA installer 1.50 or newer with aws-ofi-nccl 1.22."),
+        gate(_efa_driver, "Upgrade the efa module (EFA installer 1.50 or newer)."),
+        gate(_gdrdrv, "Upgrade gdrdrv on the host to 2.5."),
+        gate(_peer_mapping, 'Set NVreg_RegistryDwords="PeerMappingOverride=1" for the nvidia module and reboot.'),
+        gate(_gin_type(gin.EFA_GDA), "Set NCCL_GIN_TYPE=5."),
     ),
     GET: (
-        Gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-        Gate(nccl_from(_GET_FLOOR, "Get (ncclGinOptFlagsWarpGet)"), f"Install nvidia-nccl-cu13 {_GET_FLOOR} or newer."),
-        Gate(_gpu_initiated, "See the rungs GIN GDAKI and EFA GDA."),
+        gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
+        gate(nccl_from(_GET_FLOOR, "Get (ncclGinOptFlagsWarpGet)"), f"Install nvidia-nccl-cu13 {_GET_FLOOR} or newer."),
+        gate(_gpu_initiated, "See the rungs GIN GDAKI and EFA GDA."),
     ),
     CFT: (
-        Gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-        Gate(_sm("10.0"), "CFT needs Blackwell (SM100) or newer."),
-        Gate(_toolkit("13.3"), "Install CUDA toolkit 13.3 or newer."),
+        gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
+        gate(_sm("10.0"), "CFT needs Blackwell (SM100) or newer."),
+        gate(_toolkit("13.3"), "Install CUDA toolkit 13.3 or newer."),
     ),
 }

@@ -28,7 +28,9 @@ MAX_GBS = 1e6
 def positive(name: str, value: int) -> int:
     """`value` as a count of at least 1. Raises Refusal non_positive_argument or absurd_argument."""
     if value < 1:
-        raise Refusal("non_positive_argument", f"{name} is {value}", f"{name} must be at least 1", f"give {name} 1 or more")
+        raise Refusal(
+            "non_positive_argument", f"{name} is {value}", f"{name} must be at least 1", f"give {name} 1 or more"
+        )
     if value > MAX_COUNT:
         why = f"no machine has or holds that many; the largest value taken is {MAX_COUNT}"
         raise Refusal("absurd_argument", f"{name} is {value}", why, f"give {name} {MAX_COUNT} or less")
@@ -39,7 +41,9 @@ def rate(name: str, value: float, code: str, *, example: str, deepep_2_5_0: str 
     """`value` as a bandwidth in GB/s. Raises Refusal `code` where it is zero, negative or no number, absurd_argument past 1 PB/s."""
     if not math.isfinite(value) or value <= 0:
         why = "this plan divides by it, and a rate that is not known cannot be planned for"
-        raise Refusal(code, f"{name} is {value}", why, f"give {name} in GB/s, such as {example}", deepep_2_5_0=deepep_2_5_0)
+        raise Refusal(
+            code, f"{name} is {value}", why, f"give {name} in GB/s, such as {example}", deepep_2_5_0=deepep_2_5_0
+        )
     if value > MAX_GBS:
         why = f"rates are in GB/s (1e9 bytes/s) and stop at {MAX_GBS:.0f}"
         raise Refusal("absurd_argument", f"{name} is {value}", why, f"give {name} in GB/s, such as {example}")

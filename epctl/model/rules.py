@@ -82,7 +82,9 @@ RULES: dict[str, Rules] = {
             "layout": f"{_RELEASE}, dispatch_copy_epilogue and combine_reduce_epilogue kernels",
             "sm_read_gbs": f"{_RELEASE}, deep_ep/utils/envs.py, get_sm_read_gbs",
             "sm_write_gbs": f"{_RELEASE}, deep_ep/utils/envs.py, get_sm_write_gbs",
-            **dict.fromkeys(("margin", "sm_step", "min_sms", "no_overlap_sms", "even_device_cap", "combine_modelled"), _SMS),
+            **dict.fromkeys(
+                ("margin", "sm_step", "min_sms", "no_overlap_sms", "even_device_cap", "combine_modelled"), _SMS
+            ),
             "rdma_binds_direct": f"{_SMS}: RDMA is compared with NVLink only where there are several scale-out ranks",
             "idle_takes_device": f"{_SMS}: the device's SM count stands where the link carries nothing",
             **_QP_SOURCES,
@@ -105,7 +107,9 @@ RULES: dict[str, Rules] = {
             "layout": f"{_JULY}: the same two kernels a call",
             "sm_read_gbs": f"{_JULY_SMS}, default argument",
             "sm_write_gbs": f"{_JULY_SMS}, default argument",
-            **dict.fromkeys(("margin", "sm_step", "min_sms", "no_overlap_sms", "even_device_cap", "combine_modelled"), _JULY_SMS),
+            **dict.fromkeys(
+                ("margin", "sm_step", "min_sms", "no_overlap_sms", "even_device_cap", "combine_modelled"), _JULY_SMS
+            ),
             "rdma_binds_direct": _JULY_SMS,
             "idle_takes_device": _JULY_SMS,
             **{key: value.replace(_EP, _JULY) for key, value in _QP_SOURCES.items()},

@@ -62,7 +62,7 @@ def test_without_a_gpu_every_rung_is_closed_by_that() -> None:
         (PROXY, edit(ib_node(), "rdma.devices.*.ports.*.state", "DOWN"), "no fabric RDMA port is active"),
         (PROXY, env(ib_node(), NCCL_IB_HCA="=nothing"), "NCCL_IB_HCA lets no RDMA port through"),
         (PROXY, env(ib_node(), NCCL_GIN_ENABLE="0"), "NCCL_GIN_ENABLE=0"),
-        (PROXY, edit(ib_node(), "active.devices.6.gdr_with_vmm", False), "GPU 6"),
+        (PROXY, edit(ib_node(), "active.devices.6.gdr_with_vmm", False), "CUDA device 6"),
         (
             PROXY,
             edit(
@@ -70,7 +70,7 @@ def test_without_a_gpu_every_rung_is_closed_by_that() -> None:
                 "active.devices.*.dma_buf",
                 False,
             ),
-            "neither",
+            "CUDA device 0 has no DMA-BUF",
         ),
         (GDAKI, edit(ib_node(), "rdma.devices.0.atomic_cap", "ATOMIC_NONE"), "mlx5_0 reports no RDMA atomics"),
         (GDAKI, env(ib_node(), NCCL_GIN_TYPE="2"), "NCCL_GIN_TYPE=2"),

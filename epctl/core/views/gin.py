@@ -143,7 +143,7 @@ def _dma_buf_closed(node: Snapshot, by_kernel: bool) -> str:
 
 def gates(context: Context) -> tuple[Gate, ...]:
     """All gates, with the state of each; never raises."""
-    return tuple(_tell(name, look, context) for name, look in _GATES.items())
+    return tuple(_tell(name, look, context) for name, look in GATES.items())
 
 
 Look = Callable[[Context], Gate]
@@ -243,7 +243,7 @@ def _capability(context: Context) -> Gate:
     return Gate(name, "open", "7.0 or more")
 
 
-_GATES: dict[str, Look] = {
+GATES: dict[str, Look] = {
     "NCCL": _nccl,
     "GIN enabled": _gin_enabled,
     "IB enabled": _ib_enabled,
