@@ -104,6 +104,7 @@ def area(reading: Reading[Facts], name: str, left_out: int = 0) -> JobArea:
         mnnvl=_one(facts.mnnvl),
         nvls=_one(facts.nvls),
         gin_type=_one(facts.gin_type),
+        gin_plugin=_one(facts.gin_plugin),
         net_plugin=_one(facts.net_plugin),
         net_devices=_several(device.name for device in facts.net_devices),
         relaxed_ordering=_one(facts.relaxed_ordering),

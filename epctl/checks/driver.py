@@ -166,9 +166,6 @@ def drv_uvm_missing(context: Context) -> Iterator[Seen]:
     if context.node.active.cu_init == 0 and not _uvm_before(context):
         yield good("cuInit works: the first CUDA call after boot loads nvidia_uvm, which was not there before it")
         return
-    if context.node.active.cu_init == 0 and isinstance(modules, Absent):
-        yield good(f"cuInit works, which needs nvidia_uvm (its module could not be looked up: {modules})")
-        return
     if isinstance(nodes, Absent):
         yield unread("/dev/nvidia*", nodes)
     else:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epctl.checks._job import advice, at_most, doctor, explains
-from epctl.core.check import Seen, Severity, bad, check, good, unread
+from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
-from epctl.core.fact import Absent
+from epctl.core.fact import Absent, value_or
 from epctl.core.snapshot.job import JobArea, LogEvent
+from epctl.core.views import gin, versions
 from epctl.core.views import job as view
 from epctl.core.views.job import Sort
 from epctl.core.views.needs import JOB_LOG
@@ -21,6 +22,15 @@ _NO_GIN_FIX = (
 )
 
 
+def _has_gin(context: Context) -> str:
+    missing = JOB_LOG.test(context)
+    found = "" if missing else value_or(context.node.job.nccl_versions, ("",))[0]
+    return missing or (f"NCCL {found} has no GIN" if versions.below(found, gin.FIRST_NCCL) else "")
+
+
+HAS_GIN = Need("job_gin", _has_gin)
+
+
 @check(
     "JOB-GIN-UNAVAILABLE",
     area="job",
@@ -30,22 +40,21 @@ _NO_GIN_FIX = (
     fix=advice(_NO_GIN_FIX, _NO_GIN_CONFIRM),
     commands=(doctor(_NO_GIN_CONFIRM),),
     reference="https://github.com/deepseek-ai/DeepEP/issues/628 https://github.com/deepseek-ai/DeepEP/issues/680",
-    needs=(JOB_LOG,),
+    needs=(HAS_GIN,),
 )
 def gin_unavailable(context: Context) -> Iterator[Seen]:
     job = context.node.job
+    passed_over = view.events(job, _NO_GIN)
+    words = advice(_NO_GIN_FIX, _NO_GIN_CONFIRM, view.ends(passed_over) or value_or(job.hosts, ()))
     needed: Severity = "fail" if view.wants_gin(context) and view.over_network(job) is True else "info"
-    for event in view.events(job, _NO_GIN):
-        if isinstance(job.gin_type, int) and job.gin_type:
-            yield good(f"one plugin was passed over, GIN type {job.gin_type} was assigned: {view.told(event)}")
-        else:
-            words = advice(_NO_GIN_FIX, _NO_GIN_CONFIRM, event.hosts)
-            yield bad(view.told(event), severity=needed, fix=words)
     if job.gin_type == 0:
-        yield bad("NCCL says GIN type 0 (none)", severity=needed)
-    elif isinstance(job.gin_type, int):
-        yield good(f"GIN type {job.gin_type}")
-    elif not view.events(job, _NO_GIN):
+        yield bad("NCCL says GIN type 0 (none)", severity=needed, fix=words)
+    elif isinstance(job.gin_type, int) or isinstance(job.gin_plugin, str):
+        yield good(f"NCCL assigned {value_or(job.gin_plugin, 'a plugin')}, GIN type {job.gin_type}")
+        return
+    for event in passed_over:
+        yield bad(view.told(event), severity=needed, fix=words)
+    if not passed_over:
         yield from _without_notes(job, "line about a GIN plugin that was passed over")
 
 

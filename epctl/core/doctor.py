@@ -18,7 +18,7 @@ from epctl.core.snapshot import Origin, Schema, Snapshot
 
 SCHEMA = Schema("epctl.doctor", 1)
 FALLBACK = ("deepep-2.5", "epctl")
-"""Profiles when no EP library is installed: what the newest one would ask for, and epctl's own kernels."""
+"""Profiles when no EP library is installed: what the newest one would ask for, and epctl itself."""
 
 
 class InForce(Struct, frozen=True):

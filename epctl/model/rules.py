@@ -129,7 +129,7 @@ RULES: dict[str, Rules] = {
         rdma_binds_direct=True,
         idle_takes_device=False,
         sources={
-            "layout": "epctl's own kernels: rows are written once, combine pulls partial rows and adds in registers",
+            "layout": "epctl itself: rows are written once, combine pulls partial rows and adds in registers",
             "sm_read_gbs": f"{_MEASURED}: 8 SMs read 322 GB/s from the peer with bulk copies",
             "sm_write_gbs": f"{_MEASURED}: 8 SMs write 339 GB/s to the peer with bulk copies",
             "margin": "none: the rates are measured on the link itself, so they hold what the other rules' margin stands for",

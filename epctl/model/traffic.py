@@ -120,29 +120,19 @@ def dispatch_volumes(domain: Domain, distinct_ranks: Number, distinct_nodes: Num
     )
 
 
-def combine_volumes(dispatch: Volumes, domain: Domain, layout: Layout, share: Number) -> Volumes:
+def combine_volumes(domain: Domain, distinct_ranks: Number, distinct_nodes: Number, share: Number, layout: Layout) -> Volumes:
     """The main kernel of combine; the links carry what they carried in dispatch, the other way.
 
     staged: what dispatch wrote to own memory is read, what it read is written, and NVLink copies are pushed: read = write_d - nvlink,
     write = read_d + nvlink. Source: deepinfer-ep 2.5.0, deep_ep/buffers/ep.py, get_theoretical_num_sms.
-    write_once: each partial row is pulled or, past RDMA, read where it landed, once, and the sum is written once. Rows that leave by
-    RDMA are first copied to a send buffer (direct), or summed there by node (hybrid). Source: the mirror image of dispatch.
+    write_once: each partial row is pulled over NVLink or, past RDMA, read where it landed, once; the sum is written once. Rows that
+    leave by RDMA are first copied to a send buffer (direct), or summed into it by node (hybrid). Source: dispatch mirrored.
     """
+    dispatch = dispatch_volumes(domain, distinct_ranks, distinct_nodes, share)
     if layout == "staged":
-        return Volumes(
-            dispatch.sm_write - dispatch.nvlink, dispatch.sm_read + dispatch.nvlink, dispatch.rdma, dispatch.nvlink
-        )
-    if domain.two_level:
-        return Volumes(
-            dispatch.sm_read * 0 + 1 + _per_node(dispatch, domain), dispatch.sm_read, dispatch.rdma, dispatch.nvlink
-        )
-    far = dispatch.rdma
-    return Volumes(share + far, dispatch.sm_read + far, far, dispatch.nvlink)
-
-
-def _per_node(dispatch: Volumes, domain: Domain) -> float | Fraction:
-    """Copies by node over copies by rank, from the RDMA volume: that leaves out the own node's share."""
-    return dispatch.rdma * domain.num_nodes / (domain.num_nodes - 1)
+        return Volumes(dispatch.sm_write - dispatch.nvlink, dispatch.sm_read + dispatch.nvlink, dispatch.rdma, dispatch.nvlink)
+    extra = distinct_nodes / distinct_ranks if domain.two_level else dispatch.rdma
+    return Volumes(1 + extra, share / distinct_ranks + extra, dispatch.rdma, dispatch.nvlink)
 
 
 def stages(domain: Domain, distinct_ranks: float, distinct_nodes: float, layout: Layout) -> dict[str, Traffic]:
@@ -152,8 +142,10 @@ def stages(domain: Domain, distinct_ranks: float, distinct_nodes: float, layout:
     Units: copies (module docstring). Source of the epilogues: deepinfer-ep 2.5.0, dispatch_copy_epilogue.cuh and
     combine_reduce_epilogue.cuh; in hybrid mode combine's copies were summed by node on the way, so its epilogue reads one a node.
     """
-    dispatch = dispatch_volumes(domain, distinct_ranks, distinct_nodes, 1.0)
-    found = {"dispatch": shown(dispatch), "combine": shown(combine_volumes(dispatch, domain, layout, 1.0))}
+    found = {
+        "dispatch": shown(dispatch_volumes(domain, distinct_ranks, distinct_nodes, 1.0)),
+        "combine": shown(combine_volumes(domain, distinct_ranks, distinct_nodes, 1.0, layout)),
+    }
     if layout == "staged":
         partials = distinct_nodes / distinct_ranks if domain.two_level else 1.0
         found["dispatch_epilogue"] = Traffic(sm_read=1.0, sm_write=1.0, rdma=0.0, nvlink=0.0)

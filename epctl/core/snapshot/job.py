@@ -86,6 +86,8 @@ class JobArea(Struct, frozen=True):
     mnnvl: Fact[bool] = NOT_READ
     nvls: Fact[bool] = NOT_READ
     gin_type: Fact[int] = NOT_READ
+    gin_plugin: Fact[str] = NOT_READ
+    """Backend that NCCL assigned: GIN_IB_GDAKI, …"""
     net_plugin: Fact[str] = NOT_READ
     net_devices: Fact[tuple[str, ...]] = NOT_READ
     relaxed_ordering: Fact[bool] = NOT_READ

@@ -78,7 +78,7 @@ def selected(context: Context) -> tuple[Nic, ...]:
 
 def fabric(context: Context) -> tuple[Nic, ...]:
     """Ports that carry EP traffic: those selected by NCCL_IB_HCA when it is set; else active ports at least half as fast as
-    the fastest one, and ports of the same kind (driver, card type, link layer) that are not active.
+    the fastest one, and ports of the same kind (driver, card type, board, link layer) that are not active or tell no rate.
 
     A front-end or storage card (25G … 100G beside 400G) thereby stays out, a degraded fabric card (half rate) stays in.
     """
@@ -90,7 +90,8 @@ def fabric(context: Context) -> tuple[Nic, ...]:
         return chosen
     carrying = {label for label, rate in rates.items() if rate * 2 >= max(rates.values())}
     kinds = {kind(nic) for nic in chosen if nic.label in carrying}
-    return tuple(nic for nic in chosen if nic.label in carrying or (not nic.active and kind(nic) in kinds))
+    unsure = {nic.label for nic in chosen if not nic.active or not rates[nic.label]}
+    return tuple(nic for nic in chosen if nic.label in carrying or (nic.label in unsure and kind(nic) in kinds))
 
 
 def kind(nic: Nic) -> tuple[object, ...]:

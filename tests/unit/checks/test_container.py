@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from epctl.checks import container
@@ -28,7 +29,7 @@ TRAY = edit(edit(RACK, "host.cap_effective", DOCKER_CAPS), "active.cumem_fabric"
 NO_CHANNEL = edit(TRAY, "host.nvidia_nodes", (DeviceNode("/dev/nvidiactl", True),))
 CLOSED_CHANNEL = edit(TRAY, "host.nvidia_nodes", (DeviceNode("/dev/nvidia-caps-imex-channels/channel0", False),))
 ALL_VFIO = tuple(
-    edit(entry, "driver", "vfio-pci") if entry.pci != "0000:18:00.0" else entry
+    msgspec.structs.replace(entry, driver="vfio-pci") if entry.pci != "0000:18:00.0" else entry
     for entry in IB.pcie.functions  # type: ignore[union-attr]
 )
 CVD = "CUDA_VISIBLE_DEVICES"

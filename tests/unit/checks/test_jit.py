@@ -35,9 +35,9 @@ def _compile(message: str) -> Snapshot:
 CASES = [
     Case("JIT-NVCC-MISSING", NO_NVCC, IB, "/usr/local/cuda-13.1 (from /usr/local/cuda)"),
     Case("JIT-NVCC-MISSING", NO_TOOLKIT, IB, "no CUDA toolkit", profiles=("epctl",)),
-    Case("JIT-NVCC-OLD", _nvcc("12.8.93"), _nvcc("12.9.41"), "12.8.93, DeepEP 2.5 (deepinfer-ep) needs 12.9"),
+    Case("JIT-NVCC-OLD", _nvcc("12.8.93"), _nvcc("12.9.41"), "is 12.8.93, "),
     Case("JIT-NVCC-OLD", _nvcc("12.2.140"), _nvcc("12.3.52"), "12.2.140", profiles=("deepep-2",)),
-    Case("JIT-NVCC-OLD", _nvcc("12.9"), _nvcc("13.0"), "epctl's own kernels needs 13.0", profiles=("epctl",)),
+    Case("JIT-NVCC-OLD", _nvcc("12.9"), _nvcc("13.0"), "needs 13.0", profiles=("epctl",)),
     Case("JIT-NVCC-OLD", _nvcc("12.8.93", RACK), _nvcc("12.9.41", RACK), "capability 10.0", profiles=("deepep-2",)),
     Case("JIT-NVCC-OLD", _nvcc("12.2"), IB, "needs 12.3", profiles=("deepep-1",)),
     Case("JIT-NVCC-OLD", dist(_nvcc("12.2"), "deep-ep", "1.2.1"), IB, "needs 12.3", "info", ("deepep-1",)),
@@ -48,7 +48,7 @@ CASES = [
     Case("JIT-HOSTCXX-MISSING", _compile("gcc: error trying to exec 'cc1plus': execvp"), IB, "cc1plus"),
     Case("JIT-HOSTCXX-MISSING", _compile("#error -- unsupported GNU version! gcc later than 15"), IB, "later than 15"),
     Case("JIT-CXX-FORMAT", edit(IB, f"{CHAIN}.cxx_format", False), IB, "no <format>"),
-    Case("JIT-CXX-FORMAT", edit(NO_FRONT, f"{CHAIN}.gxx_version", "12.3.0"), NO_FRONT, "12.3.0, DeepEP 2.5"),
+    Case("JIT-CXX-FORMAT", edit(NO_FRONT, f"{CHAIN}.gxx_version", "12.3.0"), NO_FRONT, "is 12.3.0"),
     Case("JIT-CXX-FORMAT", edit(IB, f"{CHAIN}.gxx_version", "11.4.0"), IB, "needs 12", profiles=("epctl",)),
 ]
 

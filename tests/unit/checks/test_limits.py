@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from epctl.checks import limits
@@ -20,7 +21,9 @@ USER = edit(IB, "host.cap_effective", 0)
 POD = edit(edit(IB, "host.container", "kubernetes"), "host.memlock_bytes", 65536)
 NO_RDMA = edit(IB, "rdma.devices", ())
 FAST = edit(
-    edit(IB, "rdma.devices", tuple(edit(nic(i), "ca_type", "MT4131") for i in range(8))), "host.nofile", 14 * 16 * 65
+    edit(IB, "rdma.devices", tuple(msgspec.structs.replace(nic(i), ca_type="MT4131") for i in range(8))),
+    "host.nofile",
+    14 * 16 * 65,
 )
 
 
