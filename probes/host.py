@@ -70,6 +70,7 @@ def host(source: Source) -> HostArea:
         firewall=wall,
         notes=(*notes, *remarks),
         uptime_s=_uptime(source),
+        private_namespaces=documents.texts(process, "private_namespaces"),
     )
 
 

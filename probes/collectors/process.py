@@ -40,6 +40,7 @@ def main() -> None:
         "affinity": _try(lambda: _status("Cpus_allowed_list")),
         "uid": _try(os.geteuid),
         "hints": _try(container_hints),
+        "private_namespaces": _try(private_namespaces),
         "shm_files": _try(shm_files),
     }
     json.dump(document, sys.stdout)
@@ -170,6 +171,12 @@ def _namespace(kind: str) -> int:
         return os.stat(f"/proc/self/ns/{kind}").st_ino  # noqa: PTH116
     except OSError:
         return 0
+
+
+def private_namespaces() -> list[str]:
+    """Of `ipc` and `pid`, the namespaces of this process that are not the first ones of the kernel."""
+    first = {"ipc": _FIRST_IPC_NS, "pid": _FIRST_PID_NS}
+    return [kind for kind in first if os.stat(f"/proc/self/ns/{kind}").st_ino != first[kind]]  # noqa: PTH116
 
 
 def _mapped(pid: str) -> set[str]:

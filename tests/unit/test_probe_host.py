@@ -254,3 +254,9 @@ def test_a_kernel_that_cannot_unload_modules_prints_dashes_and_still_lists_them(
         ("nvidia_uvm", -1, ("?",)),
         ("nvidia", -1, ("?",)),
     ]
+
+
+def test_namespaces_of_a_container_are_told_apart_from_the_first_ones() -> None:
+    source = FakeSource(documents={"process": {"private_namespaces": ["ipc", "pid"]}})
+    assert host(source).private_namespaces == ("ipc", "pid")
+    assert isinstance(host(FakeSource(documents={"process": {}})).private_namespaces, Absent)
