@@ -162,7 +162,7 @@ def expected_distinct_skewed(weights: tuple[float, ...], num_groups: int, num_to
     if size * (num_groups - 1) < num_topk:
         return float(num_groups)
     sums = [math.fsum(group) for group in groups]
-    first, last, step = -20.0, math.log(60.0 / min(sums)), 0.25
+    first, last, step = -20.0, math.log(60.0 / min(sums)), 0.125
     missed = 0.0
     for index in range(math.ceil((last - first) / step) + 1):
         t = math.exp(first + index * step)

@@ -20,7 +20,7 @@ from tests.support.logs import VERSION, channels, given, healthy, info, init, st
 from tests.support.nodes import efa_node, gb200_node, ib_node, laptop, roce_node
 
 FIXTURES = Path(__file__).parents[2] / "data" / "readers" / "nccl_log"
-OWN = {id for id, one in registered().items() if one.area == "job"}
+OWN = {key for key, one in registered().items() if one.area == "job"}
 WELL = given(*healthy())
 
 
@@ -53,7 +53,9 @@ WATCHDOG = (
     "[rank1]:[E101 10:00:00.1 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600020 milliseconds before timing out."
 )
-HANDED_UP = "torch.distributed.DistBackendError: NCCL error in: x.cpp:93, unhandled system error (run with NCCL_DEBUG=INFO)"
+HANDED_UP = (
+    "torch.distributed.DistBackendError: NCCL error in: x.cpp:93, unhandled system error (run with NCCL_DEBUG=INFO)"
+)
 SOCKETS = (*start("Socket", devices="[0]eth0:10.0.0.1<0>"), *channels("NET/Socket/0"))
 NO_RO = given(*start(devices="[0]mlx5_0:1/IB"), *channels())
 
@@ -141,7 +143,8 @@ CASES = [
     Case("JOB-IB-FLUSHED", after(completion(5, 249)), fixture("roce_bond_completion_error"), "vendor error 249"),
     Case("JOB-IB-FLUSHED", after(completion(5, 244)), WELL, "vendor error 244", severity="warn"),
     Case("JOB-IB-EVENT", after(warn("NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)")), WELL, "device mlx5_3"),
-    Case("JOB-QP-TIMEOUT", modify_qp("110 Connection timed out"), modify_qp("19 No such device"), "device mlx5_3: ibv_modify_qp, errno 110"),
+    Case("JOB-QP-TIMEOUT", modify_qp("110 Connection timed out"), modify_qp("19 No such device"),
+         "device mlx5_3: ibv_modify_qp, errno 110"),
     Case("JOB-QP-NO-DEVICE", modify_qp("error No such device"), WELL, "ENODEV", fix_says="NIC-OTHER-NETNS"),
     Case("JOB-QP-INVALID", modify_qp("22 Invalid argument"), WELL, "EINVAL"),
     Case("JOB-QP-FAILED", modify_qp("101 Network is unreachable"), modify_qp("22 Invalid argument"), "ENETUNREACH"),
@@ -213,7 +216,14 @@ def test_a_log_without_its_middle_passes_nothing_on_missing_lines(one: str) -> N
     assert found.status == "unknown" or not says_no, found
 
 
-NOTES_ONLY = ("JOB-SETTINGS", "JOB-ENV-CONFLICT", "JOB-GIN-UNAVAILABLE", "JOB-SYMMETRIC-MEMORY-OFF", "JOB-MNNVL-OFF", "JOB-SOCKETS")
+NOTES_ONLY = (
+    "JOB-SETTINGS",
+    "JOB-ENV-CONFLICT",
+    "JOB-GIN-UNAVAILABLE",
+    "JOB-SYMMETRIC-MEMORY-OFF",
+    "JOB-MNNVL-OFF",
+    "JOB-SOCKETS",
+)
 
 
 @pytest.mark.parametrize("one", NOTES_ONLY)
