@@ -4,125 +4,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal
 
-from msgspec import Struct
-
+from epctl.model.ep_types import ByAtomics, Counts, EpInputs, EpPlan, EpRequest, Link, LogicalSizes, Sizes
 from epctl.model.gate import check_groups, check_topk, expected_distinct
 from epctl.model.limits import broken_limits
 from epctl.model.refusal import DIVIDES_BY_ZERO, Refusal, rate
 from epctl.model.rules import RULES, Rules
-from epctl.model.traffic import Domain, Number, Traffic, Volumes, combine_volumes, dispatch_volumes, domain_of, shown, stages
-
-Link = Literal["nvlink", "rdma", "none"]
-
-
-class EpRequest(Struct, frozen=True, kw_only=True):
-    """What to plan for. Rates in GB/s and one way: per GPU over NVLink, per GPU over its NIC."""
-
-    num_experts: int
-    num_topk: int
-    num_nodes: int
-    gpus_per_node: int
-    mode: str
-    """direct or hybrid."""
-    nvlink_gbs: float
-    rdma_gbs: float
-    prefer_overlap: bool = True
-    """Whether other kernels (GEMMs) run at the same time and want the SMs."""
-    device_sms: int = 132
-    sm_read_gbs: float | None = None
-    """Per SM; None: the rules' rate."""
-    sm_write_gbs: float | None = None
-    distinct_ranks: float | None = None
-    """Ranks that a token reaches; None: a balanced gate's expectation. From `spread.best_estimate` for other gates."""
-    distinct_nodes: float | None = None
-
-
-class Sizes(Struct, frozen=True):
-    """Ranks by physical reach."""
-
-    rdma_ranks: int
-    nvlink_ranks: int
-
-
-class LogicalSizes(Struct, frozen=True):
-    """Ranks as the kernels see them."""
-
-    scaleout_ranks: int
-    scaleup_ranks: int
-
-
-class ByAtomics(Struct, frozen=True):
-    """A QP count for NICs with fast RDMA atomics (device id MT4131, ConnectX-8) and for others."""
-
-    fast_atomics: int
-    slow_atomics: int
-
-
-class Counts(Struct, frozen=True):
-    """What the July 2026 release plans for the same request."""
-
-    num_sms: int
-    num_qps: ByAtomics
-
-
-class Term(Struct, frozen=True):
-    """One step of the plan: `formula` over `inputs` gives `value`. `binding`: this one decided the next step."""
-
-    name: str
-    formula: str
-    inputs: dict[str, float | int | str]
-    value: float | int | str
-    unit: str = ""
-    binding: bool = False
-
-
-class EpPlan(Struct, frozen=True, kw_only=True):
-    """The plan. Names and shapes of the first fields follow the golden file; traffic is dispatch's, per delivered copy."""
-
-    status: Literal["ok"] = "ok"
-    num_ranks: int
-    experts_per_rank: int
-    physical_domain: Sizes
-    logical_domain: LogicalSizes
-    expected_distinct_ranks: float
-    expected_distinct_ranks_exact: str
-    expected_distinct_nodes: float
-    expected_distinct_nodes_exact: str
-    traffic: Traffic
-    bound_link: Link
-    """The link that the rules plan for; none: no link carries anything (to their mind), so they take what idle_takes_device says."""
-    slowest_link: Link
-    """The link that really takes longest for this traffic."""
-    sm_demand: float
-    sm_demand_padded: float
-    distance_to_integer: float
-    num_sms_uncapped: int
-    num_sms: int
-    allocated_qps: ByAtomics
-    num_qps: ByAtomics
-    kernel_limits_broken: tuple[str, ...]
-    july_2026_release: Counts
-    rules: str
-    stages: dict[str, Traffic]
-    """By stage: dispatch, combine and, where the layout is staged, their epilogues."""
-    terms: tuple[Term, ...]
-    sms_left: int
-    """SMs of the device that the plan leaves to other kernels."""
-
-
-class _Inputs(Struct, frozen=True):
-    """A request that was checked."""
-
-    request: EpRequest
-    domain: Domain
-    exact_ranks: Fraction
-    exact_nodes: Fraction
-    ranks: float
-    nodes: float
-    traffic: Volumes
+from epctl.model.traffic import Domain, Number, combine_volumes, dispatch_volumes, domain_of, shown, stages
+from epctl.model.waterfall import Steps, ep_terms
 
 
 def plan_ep(request: EpRequest, rules: Rules = RULES["deepep-2.5"]) -> EpPlan:
@@ -145,9 +34,9 @@ def plan_ep(request: EpRequest, rules: Rules = RULES["deepep-2.5"]) -> EpPlan:
         physical_domain=Sizes(domain.num_nodes, domain.gpus_per_node),
         logical_domain=LogicalSizes(domain.scaleout_ranks, domain.scaleup_ranks),
         expected_distinct_ranks=inputs.ranks,
-        expected_distinct_ranks_exact=_text(inputs.exact_ranks),
+        expected_distinct_ranks_exact="" if request.distinct_ranks is not None else str(inputs.exact_ranks),
         expected_distinct_nodes=inputs.nodes,
-        expected_distinct_nodes_exact=_text(inputs.exact_nodes),
+        expected_distinct_nodes_exact="" if request.distinct_nodes is not None else str(inputs.exact_nodes),
         traffic=shown(inputs.traffic),
         bound_link=bound,
         slowest_link=_slowest(inputs),
@@ -162,12 +51,12 @@ def plan_ep(request: EpRequest, rules: Rules = RULES["deepep-2.5"]) -> EpPlan:
         july_2026_release=_july(inputs),
         rules=rules.name,
         stages=stages(domain, inputs.ranks, inputs.nodes, rules.layout),
-        terms=_terms(inputs, rules, bound, demands, (demand, padded, uncapped, num_sms)),
+        terms=ep_terms(inputs, rules, bound, demands, Steps(demand, padded, uncapped, num_sms, qps)),
         sms_left=request.device_sms - num_sms,
     )
 
 
-def _checked(request: EpRequest, rules: Rules) -> _Inputs:
+def _checked(request: EpRequest, rules: Rules) -> EpInputs:
     domain = domain_of(request.num_nodes, request.gpus_per_node, request.mode)
     check_topk(request.num_experts, request.num_topk)
     check_groups(request.num_experts, domain.num_ranks)
@@ -182,7 +71,7 @@ def _checked(request: EpRequest, rules: Rules) -> _Inputs:
     exact_nodes = _distinct(request.distinct_nodes, domain.num_nodes, request, "nodes")
     ranks, nodes = float(exact_ranks), float(exact_nodes)
     traffic = dispatch_volumes(domain, ranks, nodes, 1.0)
-    return _Inputs(request, domain, exact_ranks, exact_nodes, ranks, nodes, traffic)
+    return EpInputs(request, domain, exact_ranks, exact_nodes, ranks, nodes, traffic)
 
 
 def _check_rates(request: EpRequest, domain: Domain, rules: Rules) -> None:
@@ -191,7 +80,8 @@ def _check_rates(request: EpRequest, domain: Domain, rules: Rules) -> None:
         crash = DIVIDES_BY_ZERO if domain.two_level else "answers 4 SMs (64 without overlap), no complaint"
         rate("the NVLink rate", request.nvlink_gbs, "nvlink_bandwidth_missing", example="405", deepep_2_5_0=crash)
     if domain.num_nodes > 1:
-        rate("the RDMA rate", request.rdma_gbs, "rdma_bandwidth_missing", example="50", deepep_2_5_0=DIVIDES_BY_ZERO)
+        crash = DIVIDES_BY_ZERO if domain.two_level else "plans for NVLink without looking at RDMA"
+        rate("the RDMA rate", request.rdma_gbs, "rdma_bandwidth_missing", example="50", deepep_2_5_0=crash)
     for name, value in (("read", request.sm_read_gbs), ("write", request.sm_write_gbs)):
         if value is not None:
             rate(f"the {name} rate per SM", value, "sm_rate_missing", example="45")
@@ -209,7 +99,7 @@ def _distinct(given: float | None, num_groups: int, request: EpRequest, name: st
     return Fraction(given)
 
 
-def _slowest(inputs: _Inputs) -> Link:
+def _slowest(inputs: EpInputs) -> Link:
     """The link with the longest time; NVLink where both take as long, none where neither carries anything."""
     traffic, request = inputs.traffic, inputs.request
     rdma = traffic.rdma / request.rdma_gbs if traffic.rdma else 0.0
@@ -217,7 +107,7 @@ def _slowest(inputs: _Inputs) -> Link:
     return "rdma" if rdma > nvlink else "nvlink" if nvlink else "none"
 
 
-def _bound(inputs: _Inputs, rules: Rules) -> Link:
+def _bound(inputs: EpInputs, rules: Rules) -> Link:
     """The link that the rules plan for: the releases look past RDMA in direct mode."""
     if inputs.domain.scaleout_ranks > 1 or rules.rdma_binds_direct:
         return _slowest(inputs)
@@ -228,7 +118,7 @@ def _idle_demand(request: EpRequest, rules: Rules) -> float:
     return float(request.device_sms) if rules.idle_takes_device else 0.0
 
 
-def _demands(inputs: _Inputs, rules: Rules, bound: Link) -> dict[str, float]:
+def _demands(inputs: EpInputs, rules: Rules, bound: Link) -> dict[str, float]:
     """SMs by stage and direction that keep the bound link busy; empty where none is bound."""
     if bound == "none":
         return {}
@@ -237,7 +127,7 @@ def _demands(inputs: _Inputs, rules: Rules, bound: Link) -> dict[str, float]:
 
 
 def _demand_values(
-    inputs: _Inputs, rules: Rules, bound: Link, ranks: Number, nodes: Number, one: Number
+    inputs: EpInputs, rules: Rules, bound: Link, ranks: Number, nodes: Number, one: Number
 ) -> dict[str, float | Fraction]:
     """link rate / link traffic x SM volume / SM rate, in the type of `one`."""
     request, domain, number = inputs.request, inputs.domain, type(one)
@@ -258,7 +148,7 @@ def _demand_values(
     return found
 
 
-def _rounded(inputs: _Inputs, rules: Rules, bound: Link, demand: float) -> tuple[float, int, int]:
+def _rounded(inputs: EpInputs, rules: Rules, bound: Link, demand: float) -> tuple[float, int, int]:
     """(padded demand, count before and after the device's cap). Near an integer, exact arithmetic decides which side it is."""
     padded = demand * rules.margin
     whole = math.ceil(padded)
@@ -272,7 +162,7 @@ def _rounded(inputs: _Inputs, rules: Rules, bound: Link, demand: float) -> tuple
     return padded, uncapped, min(uncapped, device // 2 * 2 if rules.even_device_cap else device)
 
 
-def _exact_padded(inputs: _Inputs, rules: Rules, bound: Link) -> Fraction:
+def _exact_padded(inputs: EpInputs, rules: Rules, bound: Link) -> Fraction:
     if bound == "none":
         return Fraction(_idle_demand(inputs.request, rules)) * rules.exact_margin
     values = _demand_values(inputs, rules, bound, inputs.exact_ranks, inputs.exact_nodes, Fraction(1))
@@ -290,15 +180,10 @@ def _qps(mode: str, num_sms: int, allocated: ByAtomics, rules: Rules) -> ByAtomi
     return ByAtomics(min(wanted, allocated.fast_atomics), min(wanted, allocated.slow_atomics))
 
 
-def _july(inputs: _Inputs) -> Counts:
+def _july(inputs: EpInputs) -> Counts:
     rules = RULES["deepep-2"]
     bound = _bound(inputs, rules)
     demand = max(_demands(inputs, rules, bound).values(), default=_idle_demand(inputs.request, rules))
     num_sms = _rounded(inputs, rules, bound, demand)[2]
     mode = inputs.request.mode
     return Counts(num_sms, _qps(mode, num_sms, _allocated(mode, rules), rules))
-
-
-@lru_cache(maxsize=4096)
-def _text(value: Fraction) -> str:
-    return str(value)

@@ -38,7 +38,7 @@ LOOPBACK = Interface("lo", "00:00:00:00:00:00", 65536, addresses=("127.0.0.1/8",
 def network(interfaces: tuple[Interface, ...]) -> Part:
     """The interfaces, the loopback one among them."""
     every = (LOOPBACK, *interfaces)
-    files: dict[str, str | bytes | Absent] = {"/proc/net/ipv6_route": _IPV6_ROUTE}
+    files: dict[str, str | bytes | Absent] = {"/proc/net/ipv6_route": _ipv6_route(interfaces)}
     targets: dict[str, str | Absent] = {}
     commands: dict[Argv, str | Output] = {
         ("ip", "-j", "addr"): json.dumps([_addr(i + 1, entry) for i, entry in enumerate(every)]) + "\n",
@@ -61,10 +61,15 @@ def network(interfaces: tuple[Interface, ...]) -> Part:
     return Part(files, targets, {}, commands)
 
 
-_IPV6_ROUTE = (
-    f"{'0' * 32} 00 {'0' * 32} 00 {'0' * 32} ffffffff 00000001 00000000 00200200       lo\n"
-    f"fe80{'0' * 28} 40 {'0' * 32} 00 {'0' * 32} 00000400 00000001 00000000 00000001     eno1\n"
-)
+def _ipv6_route(interfaces: tuple[Interface, ...]) -> str:
+    """Link-local networks, and the kernel's reject entry on lo."""
+    none = "0" * 32
+    rows = [
+        f"fe80{'0' * 28} 40 {none} 00 {none} 00000100 00000001 00000000 00000001 {entry.name:>8}\n"
+        for entry in interfaces
+        if entry.up
+    ]
+    return "".join(rows) + f"{none} 00 {none} 00 {none} ffffffff 00000001 00000000 00200200       lo\n"
 
 
 def _addr(index: int, entry: Interface) -> dict[str, Any]:
