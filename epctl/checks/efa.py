@@ -9,7 +9,7 @@ from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.views import gin, nics, plugins, versions
+from epctl.core.views import gdr, gin, nics, plugins, versions
 from epctl.core.views.gin import SEVERAL_NODES
 from epctl.core.views.needs import EFA, GPU
 from epctl.core.views.settings import is_on, setting, told
@@ -150,7 +150,7 @@ def efa_gdr_off(context: Context) -> Iterator[Seen]:
         yield good(f"{', '.join(sorted(peer)) or 'a peer memory module'} is loaded")
         return
     name = "OFI_NCCL_DISABLE_DMABUF"
-    way = gin.dma_buf(context.node, told(context, name) if is_on(context, name) else "", by_kernel=True)
+    way = gdr.dma_buf_way(context.node, told(context, name) if is_on(context, name) else "", by_kernel=True)
     text = f"no peer memory module is loaded; {way.text}"
     if way.state == "closed":
         yield bad(text)

@@ -8,7 +8,7 @@ from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot import Snapshot
-from epctl.core.views import gin, nvshmem, rights, versions
+from epctl.core.views import gdr, gin, nvshmem, rights, versions
 from epctl.core.views.needs import CONTAINER, RDMA
 from epctl.core.views.nvshmem import IBGDA, MLX5
 from epctl.core.views.settings import integer, is_off, is_on, number, setting, told
@@ -85,7 +85,7 @@ def ibgda_memtype_skip(context: Context) -> Iterator[Seen]:
     if loaded is True:
         yield good("nvidia_peermem is loaded (/proc/modules)")
         return
-    other = gin.dma_buf(context.node, by_kernel=True)
+    other = gdr.dma_buf_way(context.node, by_kernel=True)
     if other.state == "open":
         yield good(other.text)
         return

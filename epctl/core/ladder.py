@@ -10,7 +10,7 @@ from msgspec import Struct
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Unreadable, known
 from epctl.core.views import gin, needs, nics, pcie, versions
-from epctl.core.views.gin import Gate
+from epctl.core.views.gates import Gate
 from epctl.core.views.settings import is_off, is_on, told
 
 State = Literal["yes", "no", "unknown"]

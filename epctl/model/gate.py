@@ -52,7 +52,9 @@ def check_topk(num_experts: int, num_topk: int) -> None:
     positive("the number of experts", num_experts)
     if num_topk < 1:
         why = "a token goes to at least one expert"
-        raise Refusal("topk_too_small", f"top-k is {num_topk}", why, "give --topk 1 or more", deepep_2_5_0=DIVIDES_BY_ZERO)
+        raise Refusal(
+            "topk_too_small", f"top-k is {num_topk}", why, "give --topk 1 or more", deepep_2_5_0=DIVIDES_BY_ZERO
+        )
     if num_topk > num_experts:
         what = f"top-k is {num_topk}, but there are {num_experts} experts"
         why = "a token picks distinct experts"
@@ -87,7 +89,9 @@ def expected_distinct(num_experts: int, num_groups: int, num_topk: int) -> Fract
 
 
 @lru_cache(maxsize=1024)
-def expected_distinct_blind(num_experts: int, num_groups: int, num_topk: int, gate_groups: int, gate_kept: int) -> Fraction:
+def expected_distinct_blind(
+    num_experts: int, num_groups: int, num_topk: int, gate_groups: int, gate_kept: int
+) -> Fraction:
     """As expected_distinct for a gate that first keeps `gate_kept` of its own `gate_groups` groups blindly, then k of the experts left.
 
     An approximation of a group-limited gate, which keeps groups that score well: that spreads picks more evenly, so the real value is
@@ -111,7 +115,9 @@ def check_limits(num_experts: int, num_topk: int, gate_groups: int, gate_kept: i
     check_groups(num_experts, gate_groups)
     if not 1 <= gate_kept <= gate_groups:
         what = f"{gate_kept} of {gate_groups} gate groups are kept"
-        raise Refusal("gate_groups_invalid", what, "a token keeps at least one group, at most all", f"keep 1 to {gate_groups}")
+        raise Refusal(
+            "gate_groups_invalid", what, "a token keeps at least one group, at most all", f"keep 1 to {gate_groups}"
+        )
     check_topk(num_experts // gate_groups * gate_kept, num_topk)
 
 
@@ -119,7 +125,9 @@ def check_weights(weights: tuple[float, ...]) -> None:
     """Raises Refusal gate_weights_invalid where a weight is not a positive number."""
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         why = "an expert's chance is its share of the weights"
-        raise Refusal("gate_weights_invalid", "a gate weight is zero, negative or no number", why, "give positive weights")
+        raise Refusal(
+            "gate_weights_invalid", "a gate weight is zero, negative or no number", why, "give positive weights"
+        )
 
 
 def _overlaps(num_experts: int, num_groups: int, gate_groups: int) -> Counter[tuple[int, ...]]:
@@ -168,7 +176,8 @@ def expected_distinct_skewed(weights: tuple[float, ...], num_groups: int, num_to
         t = math.exp(first + index * step)
         others = _rung_outside([_rung(group, t, num_topk) for group in groups], num_topk)
         missed += step * math.fsum(
-            total * t * math.exp(-total * t) * max(0.0, 1.0 - math.fsum(rung)) for total, rung in zip(sums, others, strict=True)
+            total * t * math.exp(-total * t) * max(0.0, 1.0 - math.fsum(rung))
+            for total, rung in zip(sums, others, strict=True)
         )
     return num_groups - missed
 
@@ -208,7 +217,12 @@ def zipf_gate(num_experts: int, exponent: float, *, shuffle_seed: int | None = N
     dealt in an order shuffled by the seed. Raises Refusal gate_weights_invalid."""
     positive("the number of experts", num_experts)
     if not 0 <= exponent <= 8:
-        raise Refusal("gate_weights_invalid", f"the Zipf exponent is {exponent}", "0 is balanced, past 8 one expert has all", "give 1")
+        raise Refusal(
+            "gate_weights_invalid",
+            f"the Zipf exponent is {exponent}",
+            "0 is balanced, past 8 one expert has all",
+            "give 1",
+        )
     weights = [(i + 1.0) ** -exponent for i in range(num_experts)]
     if shuffle_seed is not None:
         random.Random(shuffle_seed).shuffle(weights)  # noqa: S311
@@ -220,7 +234,11 @@ def hot_gate(num_experts: int, num_hot: int, factor: float) -> SkewedGate:
     positive("the number of experts", num_experts)
     if not 0 <= num_hot <= num_experts:
         what = f"{num_hot} of {num_experts} experts are hot"
-        raise Refusal("gate_weights_invalid", what, "there are no more hot experts than experts", f"give 0 to {num_experts}")
+        raise Refusal(
+            "gate_weights_invalid", what, "there are no more hot experts than experts", f"give 0 to {num_experts}"
+        )
     if not (math.isfinite(factor) and factor > 0):
-        raise Refusal("gate_weights_invalid", f"the hot experts' factor is {factor}", "it multiplies a chance", "give 2 or more")
+        raise Refusal(
+            "gate_weights_invalid", f"the hot experts' factor is {factor}", "it multiplies a chance", "give 2 or more"
+        )
     return SkewedGate((float(factor),) * num_hot + (1.0,) * (num_experts - num_hot))

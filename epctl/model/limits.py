@@ -12,21 +12,45 @@ KERNEL_LIMITS: dict[str, tuple[str, str]] = {
     "ranks_over_1024": ("a communicator has at most 1,024 ranks", f"{_COMPILED}, kNumMaxRanks"),
     "experts_over_2048": ("the workspace counts at most 2,048 experts", f"{_WORKSPACE}, kNumMaxExperts"),
     "local_experts_over_512": ("a rank holds at most 512 experts", f"{_WORKSPACE}, kNumMaxExpertsPerRank"),
-    "topk_over_32": ("a warp handles one selection a lane: top-k is at most 32", "deepinfer-ep 2.5.0, impls/ep/dispatch.cuh"),
+    "topk_over_32": (
+        "a warp handles one selection a lane: top-k is at most 32",
+        "deepinfer-ep 2.5.0, impls/ep/dispatch.cuh",
+    ),
     "hybrid_scaleout_over_32": ("two-level kernels take at most 32 nodes, one a lane", _DISPATCH),
     "hybrid_scaleup_over_64": ("two-level kernels take at most 64 GPUs a node, one a bit of a mask", _DISPATCH),
-    "hybrid_scaleup_plus_local_experts_over_128": ("GPUs a node plus experts a rank must fit 128 notify threads", _DISPATCH),
-    "hybrid_sms_over_160": ("two-level kernels run on at most 160 SMs", "deepinfer-ep 2.5.0, csrc/buffers/ep.hpp, kNumMaxSMs"),
-    "hidden_not_256_multiple": ("combine handles 256 BF16 values a warp step: hidden must divide by 256", "impls/ep/combine.cuh"),
-    "slots_over_int32": ("slots of one peer are counted in 32 bits", "deepinfer-ep 2.5.0, layout/ep/token.cuh, BufferLayout"),
+    "hybrid_scaleup_plus_local_experts_over_128": (
+        "GPUs a node plus experts a rank must fit 128 notify threads",
+        _DISPATCH,
+    ),
+    "hybrid_sms_over_160": (
+        "two-level kernels run on at most 160 SMs",
+        "deepinfer-ep 2.5.0, csrc/buffers/ep.hpp, kNumMaxSMs",
+    ),
+    "hidden_not_256_multiple": (
+        "combine handles 256 BF16 values a warp step: hidden must divide by 256",
+        "impls/ep/combine.cuh",
+    ),
+    "slots_over_int32": (
+        "slots of one peer are counted in 32 bits",
+        "deepinfer-ep 2.5.0, layout/ep/token.cuh, BufferLayout",
+    ),
     "direct_threads_below_ranks": (
         "direct dispatch needs a thread a rank, and has 32 for each token row that fits shared memory",
         "deepinfer-ep 2.5.0, impls/ep/dispatch.cuh",
     ),
-    "no_channel_fits": ("shared memory holds no two token rows, so no channel", "deepinfer-ep 2.5.0, csrc/buffers/ep.hpp"),
+    "no_channel_fits": (
+        "shared memory holds no two token rows, so no channel",
+        "deepinfer-ep 2.5.0, csrc/buffers/ep.hpp",
+    ),
     "qps_over_1024": ("a communicator has at most 1,024 QPs", f"{_COMPILED}, kNumMaxQPs"),
-    "engram_layers_over_128": ("the workspace counts requests of at most 128 layers", "deepinfer-ep 2.5.0, layout/engram/workspace.cuh"),
-    "engram_peer_contexts_over_2048": ("peers times QPs are at most 2,048", "deepinfer-ep 2.5.0, layout/engram/workspace.cuh"),
+    "engram_layers_over_128": (
+        "the workspace counts requests of at most 128 layers",
+        "deepinfer-ep 2.5.0, layout/engram/workspace.cuh",
+    ),
+    "engram_peer_contexts_over_2048": (
+        "peers times QPs are at most 2,048",
+        "deepinfer-ep 2.5.0, layout/engram/workspace.cuh",
+    ),
 }
 """Code → what the limit is, and its source."""
 

@@ -51,10 +51,14 @@ def trace_from_rows(rows: Iterable[Iterable[int]], num_experts: int) -> Trace:
         fault = _row_fault(picks, num_topk, num_experts)
         if fault:
             todo = f"give rows of top-k expert indices from 0 to {num_experts - 1}, or -1 where nothing is picked"
-            raise Refusal("trace_invalid", f"row {row_idx} of the gate trace {fault}", "a token picks k distinct experts", todo)
+            raise Refusal(
+                "trace_invalid", f"row {row_idx} of the gate trace {fault}", "a token picks k distinct experts", todo
+            )
         experts.extend(picks)
     if not experts:
-        raise Refusal("trace_invalid", "the gate trace has no row", "there is nothing to average over", "give at least one token")
+        raise Refusal(
+            "trace_invalid", "the gate trace has no row", "there is nothing to average over", "give at least one token"
+        )
     return Trace(num_experts, num_topk, experts)
 
 
@@ -120,7 +124,9 @@ def _skewed_rows(gate: SkewedGate, num_experts: int, num_topk: int, rng: random.
         yield row
 
 
-def _group_limited_rows(gate: GroupLimitedGate, num_experts: int, num_topk: int, rng: random.Random) -> Iterator[Iterable[int]]:
+def _group_limited_rows(
+    gate: GroupLimitedGate, num_experts: int, num_topk: int, rng: random.Random
+) -> Iterator[Iterable[int]]:
     """Draws only the scores that matter: the best two of each group as order statistics of uniforms, then further ones of kept
     groups as they are reached. Which expert of a group has its n-th best score is uniform."""
     gates.check_limits(num_experts, num_topk, gate.num_groups, gate.num_kept)

@@ -70,11 +70,20 @@ def best_estimate(gate: Gate, num_experts: int, num_groups: int, num_topk: int, 
 
 
 def spread_of_gate(
-    gate: Gate, num_experts: int, num_groups: int, num_topk: int, *, tokens: int = DEFAULT_TOKENS, seed: int = 0, step_tokens: int = 0
+    gate: Gate,
+    num_experts: int,
+    num_groups: int,
+    num_topk: int,
+    *,
+    tokens: int = DEFAULT_TOKENS,
+    seed: int = 0,
+    step_tokens: int = 0,
 ) -> Spread:
     """Monte Carlo over `tokens` tokens drawn with `seed`, beside the closed form. `step_tokens` as in spread_of_trace."""
     value, kind = closed_form(gate, num_experts, num_groups, num_topk)
-    found = spread_of_trace(sample_trace(gate, num_experts, num_topk, tokens, seed), num_groups, step_tokens=step_tokens)
+    found = spread_of_trace(
+        sample_trace(gate, num_experts, num_topk, tokens, seed), num_groups, step_tokens=step_tokens
+    )
     expected = float(value)
     z: float | UnsetType = UNSET
     gap: float | UnsetType = UNSET
@@ -82,7 +91,9 @@ def spread_of_gate(
         gap = (found.mean - expected) / expected
     else:
         z = (found.mean - expected) / found.standard_error if found.standard_error else _no_spread(found.mean, expected)
-    fields = {name: getattr(found, name) for name in ("groups", "mean", "standard_error", "p50", "p99", "tokens", "load")}
+    fields = {
+        name: getattr(found, name) for name in ("groups", "mean", "standard_error", "p50", "p99", "tokens", "load")
+    }
     return Spread(**fields, closed_form=expected, closed_form_kind=kind, z=z, relative_gap=gap)
 
 

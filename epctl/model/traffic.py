@@ -120,7 +120,9 @@ def dispatch_volumes(domain: Domain, distinct_ranks: Number, distinct_nodes: Num
     )
 
 
-def combine_volumes(domain: Domain, distinct_ranks: Number, distinct_nodes: Number, share: Number, layout: Layout) -> Volumes:
+def combine_volumes(
+    domain: Domain, distinct_ranks: Number, distinct_nodes: Number, share: Number, layout: Layout
+) -> Volumes:
     """The main kernel of combine; the links carry what they carried in dispatch, the other way.
 
     staged: what dispatch wrote to own memory is read, what it read is written, and NVLink copies are pushed: read = write_d - nvlink,
@@ -130,7 +132,9 @@ def combine_volumes(domain: Domain, distinct_ranks: Number, distinct_nodes: Numb
     """
     dispatch = dispatch_volumes(domain, distinct_ranks, distinct_nodes, share)
     if layout == "staged":
-        return Volumes(dispatch.sm_write - dispatch.nvlink, dispatch.sm_read + dispatch.nvlink, dispatch.rdma, dispatch.nvlink)
+        return Volumes(
+            dispatch.sm_write - dispatch.nvlink, dispatch.sm_read + dispatch.nvlink, dispatch.rdma, dispatch.nvlink
+        )
     extra = distinct_nodes / distinct_ranks if domain.two_level else dispatch.rdma
     return Volumes(1 + extra, share / distinct_ranks + extra, dispatch.rdma, dispatch.nvlink)
 

@@ -83,7 +83,11 @@ def _link_terms(inputs: EpInputs, bound: Link) -> list[Term]:
 def _demand_terms(inputs: EpInputs, rules: Rules, bound: Link, demands: dict[str, float]) -> list[Term]:
     request = inputs.request
     if bound == "none":
-        what = "all SMs of the device: the bound link carries nothing" if rules.idle_takes_device else "none: no link carries anything"
+        what = (
+            "all SMs of the device: the bound link carries nothing"
+            if rules.idle_takes_device
+            else "none: no link carries anything"
+        )
         value = float(request.device_sms) if rules.idle_takes_device else 0.0
         return [Term("idle", what, {"device_sms": request.device_sms}, value, "SMs", True)]
     most = max(demands.values())
@@ -107,7 +111,12 @@ def _demand_terms(inputs: EpInputs, rules: Rules, bound: Link, demands: dict[str
 def _count_terms(inputs: EpInputs, rules: Rules, steps: Steps) -> list[Term]:
     request = inputs.request
     floor = 0 if request.prefer_overlap else rules.no_overlap_sms
-    rounding: dict[str, float | int | str] = {"padded": steps.padded, "min_sms": rules.min_sms, "step": rules.sm_step, "floor": floor}
+    rounding: dict[str, float | int | str] = {
+        "padded": steps.padded,
+        "min_sms": rules.min_sms,
+        "step": rules.sm_step,
+        "floor": floor,
+    }
     cap = "min(uncapped, device rounded down to even)" if rules.even_device_cap else "min(uncapped, device)"
     if request.mode == "hybrid":
         qps = "min(num_sms x per_sm + 1, allocated)"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot import Snapshot
-from epctl.core.views import gin, nics, versions
-from epctl.core.views.gin import Gate
+from epctl.core.views import nics, versions
+from epctl.core.views.gates import Gate
 from epctl.core.views.settings import is_off, told
 
 DMABUF_KERNEL = "5.12"
 """First Linux with DMA-BUF memory regions in its RDMA layer."""
+_SUPPORTED, _REFUSED = 9, (93, 95)
+"""What NCCL's probe of ibv_reg_dmabuf_mr takes for a yes (EBADF: only its descriptor was wrong), and for a no
+(EPROTONOSUPPORT, EOPNOTSUPP)."""
 _EFA_MODULE = "efa_nv_peermem"
 
 
@@ -34,11 +37,44 @@ def _efa_only(context: Context) -> bool:
     return bool(ports) and all(nic.is_efa for nic in ports)
 
 
+def dma_buf_way(node: Snapshot, switched_off: str = "", *, by_kernel: bool = False) -> Gate:
+    """The DMA-BUF way from NICs to GPU memory. `switched_off`: the setting that rules it out, when there is one.
+    `by_kernel`: the consumer goes by the kernel's version (aws-ofi-nccl does), whatever an OFED adds to an older one."""
+    closed = f"DMA-BUF is switched off by {switched_off}" if switched_off else _dma_buf_closed(node, by_kernel)
+    if closed:
+        return Gate("DMA-BUF", "closed", closed)
+    devices, verbs = node.active.devices, node.active.verbs
+    if isinstance(devices, Absent) or isinstance(verbs, Absent):
+        missing = devices if isinstance(devices, Absent) else verbs
+        return Gate("DMA-BUF", "unknown", f"DMA-BUF probes: {missing}")
+    willing = [probe.device for probe in verbs if probe.dmabuf_errno == _SUPPORTED]
+    if willing and devices and all(device.dma_buf is True for device in devices):
+        return Gate("DMA-BUF", "open", f"all GPUs export DMA-BUF, {willing[0]} takes it (active probes)")
+    return Gate("DMA-BUF", "unknown", "DMA-BUF of GPUs and adapters could not be told")
+
+
+def _dma_buf_closed(node: Snapshot, by_kernel: bool) -> str:
+    kernel = value_or(node.host.kernel, "")
+    answers = [probe.dmabuf_errno for probe in value_or(node.active.verbs, ()) if isinstance(probe.dmabuf_errno, int)]
+    has_ofed = isinstance(node.rdma.ofed_version, str)
+    if versions.below(kernel, DMABUF_KERNEL) and (by_kernel or not (has_ofed or _SUPPORTED in answers)):
+        return f"kernel {kernel} has no DMA-BUF for RDMA (Linux {DMABUF_KERNEL} has)"
+    devices = value_or(node.active.devices, ())
+    without = [device.ordinal for device in devices if device.dma_buf is False]
+    if without:
+        return f"CUDA device {without[0]} has no DMA-BUF (CUDA attribute)"
+    if not devices and node.gpu.driver.kernel_flavour == "proprietary":
+        return "the proprietary NVIDIA kernel module offers no DMA-BUF"
+    if answers and all(answer in _REFUSED for answer in answers):
+        return f"ibv_reg_dmabuf_mr is refused by every adapter (errno {answers[0]})"
+    return ""
+
+
 def dma_buf(context: Context) -> Gate:
     """DMA-BUF between the GPUs and the fabric's adapters, by active probes where they ran, else by what rules it out."""
     node = context.node
     off = told(context, "NCCL_DMABUF_ENABLE") if is_off(context, "NCCL_DMABUF_ENABLE") else ""
-    gate = gin.dma_buf(node, off)
+    gate = dma_buf_way(node, off)
     closed = _ruled_out(node) if gate.state == "unknown" else ""
     return Gate(gate.name, "closed", closed) if closed else gate
 

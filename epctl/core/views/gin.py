@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal
-
-from msgspec import Struct
 
 from epctl.core.check import Need
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Unreadable, known, value_or
 from epctl.core.profile import Profile
-from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.views import needs, nics, pcie, plugins, versions
+from epctl.core.views import gdr, needs, nics, pcie, plugins, versions
+from epctl.core.views.gates import Gate
 from epctl.core.views.settings import is_off, is_on, number, setting, told
 
 FEATURES = ("gin", "gin_gdaki", "gin_efa_gda")
@@ -24,22 +21,6 @@ FIRST_NCCL = "2.28.7"
 """First NCCL release with GIN."""
 NVL72_GPUS = 72
 """Largest NVLink domain that is built (GB200/GB300 NVL72)."""
-_SUPPORTED, _REFUSED = 9, (93, 95)
-"""What NCCL's probe of ibv_reg_dmabuf_mr takes for a yes (EBADF: only its descriptor was wrong), and for a no
-(EPROTONOSUPPORT, EOPNOTSUPP)."""
-_DMABUF_KERNEL = "5.12"
-"""First Linux with DMA-BUF memory regions in its RDMA layer."""
-
-State = Literal["open", "closed", "unknown"]
-
-
-class Gate(Struct, frozen=True):
-    """One condition for GIN on this node. `text`: the evidence; `fix`: what opens it."""
-
-    name: str
-    state: State
-    text: str
-    fix: str = ""
 
 
 def wanted(context: Context) -> bool:
@@ -108,39 +89,6 @@ def driver(device: RdmaDevice) -> str:
     return known(device.driver, f"driver of {device.name}")
 
 
-def dma_buf(node: Snapshot, switched_off: str = "", *, by_kernel: bool = False) -> Gate:
-    """The DMA-BUF way from NICs to GPU memory. `switched_off`: the setting that rules it out, when there is one.
-    `by_kernel`: the consumer goes by the kernel's version (aws-ofi-nccl does), whatever an OFED adds to an older one."""
-    closed = f"DMA-BUF is switched off by {switched_off}" if switched_off else _dma_buf_closed(node, by_kernel)
-    if closed:
-        return Gate("DMA-BUF", "closed", closed)
-    devices, verbs = node.active.devices, node.active.verbs
-    if isinstance(devices, Absent) or isinstance(verbs, Absent):
-        missing = devices if isinstance(devices, Absent) else verbs
-        return Gate("DMA-BUF", "unknown", f"DMA-BUF probes: {missing}")
-    willing = [probe.device for probe in verbs if probe.dmabuf_errno == _SUPPORTED]
-    if willing and devices and all(device.dma_buf is True for device in devices):
-        return Gate("DMA-BUF", "open", f"all GPUs export DMA-BUF, {willing[0]} takes it (active probes)")
-    return Gate("DMA-BUF", "unknown", "DMA-BUF of GPUs and adapters could not be told")
-
-
-def _dma_buf_closed(node: Snapshot, by_kernel: bool) -> str:
-    kernel = value_or(node.host.kernel, "")
-    answers = [probe.dmabuf_errno for probe in value_or(node.active.verbs, ()) if isinstance(probe.dmabuf_errno, int)]
-    has_ofed = isinstance(node.rdma.ofed_version, str)
-    if versions.below(kernel, _DMABUF_KERNEL) and (by_kernel or not (has_ofed or _SUPPORTED in answers)):
-        return f"kernel {kernel} has no DMA-BUF for RDMA (Linux {_DMABUF_KERNEL} has)"
-    devices = value_or(node.active.devices, ())
-    without = [device.ordinal for device in devices if device.dma_buf is False]
-    if without:
-        return f"CUDA device {without[0]} has no DMA-BUF (CUDA attribute)"
-    if not devices and node.gpu.driver.kernel_flavour == "proprietary":
-        return "the proprietary NVIDIA kernel module offers no DMA-BUF"
-    if answers and all(answer in _REFUSED for answer in answers):
-        return f"ibv_reg_dmabuf_mr is refused by every adapter (errno {answers[0]})"
-    return ""
-
-
 def gates(context: Context) -> tuple[Gate, ...]:
     """All gates, with the state of each; never raises."""
     return tuple(_tell(name, look, context) for name, look in GATES.items())
@@ -206,18 +154,15 @@ def _adapter(context: Context) -> Gate:
 
 def _gdr(context: Context) -> Gate:
     name = "GPUDirect path"
-    modules = {module.name for module in value_or(context.node.host.modules, ())}
-    if context.node.gdr.peermem_loaded is True:
-        return Gate(name, "open", "nvidia_peermem is loaded")
-    if needs.has_efa(context.node) and "efa_nv_peermem" in modules:
-        return Gate(name, "open", "efa_nv_peermem is loaded")
-    off = told(context, "NCCL_DMABUF_ENABLE") if is_off(context, "NCCL_DMABUF_ENABLE") else ""
-    other = dma_buf(context.node, off)
+    module, said = gdr.peermem(context)
+    if module is True:
+        return Gate(name, "open", said)
+    other = gdr.dma_buf(context)
     if other.state == "open":
         return Gate(name, "open", other.text)
-    known(context.node.gdr.peermem_loaded, "nvidia_peermem (/proc/modules)")
+    known(module, said)
     fix = "Load nvidia-peermem, or use the open kernel modules with DMA-BUF on Linux 5.12 or newer."
-    return Gate(name, other.state, f"nvidia_peermem is not loaded, and {other.text}", fix)
+    return Gate(name, other.state, f"{said}, and {other.text}", fix)
 
 
 def _attribute(context: Context) -> Gate:

@@ -16,7 +16,8 @@ from tests.support.own import own
 OWN = own("gin")
 IB = ib_node()
 NO_NIC = edit(IB, "rdma.devices", ())
-NO_GDR = edit(edit(IB, "gdr.peermem_loaded", False), "active.verbs.*.dmabuf_errno", 95)
+NO_PEERMEM = edit(edit(IB, "gdr.peermem_loaded", False), "gdr.peermem_version", Absent("not_found"))
+NO_GDR = edit(NO_PEERMEM, "active.verbs.*.dmabuf_errno", 95)
 CONTAINER = edit(IB, "host.container", "docker")
 DUAL = edit(edit(IB, "rdma.devices.1.sys_image_guid", "946d:ae03:00aa:0000"), "software.nccl_effective", "2.29.7")
 V2 = dist(dist(IB, "deepinfer-ep", None), "deep-ep", "2.1.0")
@@ -34,10 +35,10 @@ CASES = [
     Case("GIN-TYPE-NONE", env(IB, NCCL_IB_HCA="=mlx5_9"), env(IB, NCCL_IB_HCA="mlx5"), "NCCL_IB_HCA==mlx5_9 lets"),
     Case("GIN-TYPE-NONE", env(IB, NCCL_GIN_TYPE="5"), IB, "works with efa, active ports have mlx5_core"),
     Case("GIN-TYPE-NONE", edit(efa_node(), "software.net_plugins", ()), efa_node(), "aws-ofi-nccl", profiles=("efa",)),
-    Case("GIN-TYPE-NONE", NO_GDR, edit(IB, "gdr.peermem_loaded", False), "refused by every adapter (errno 95)"),
+    Case("GIN-TYPE-NONE", NO_GDR, NO_PEERMEM, "refused by every adapter (errno 95)"),
     Case(
         "GIN-TYPE-NONE",
-        env(edit(IB, "gdr.peermem_loaded", False), NCCL_DMABUF_ENABLE="0"),
+        env(NO_PEERMEM, NCCL_DMABUF_ENABLE="0"),
         env(IB, NCCL_DMABUF_ENABLE="0"),
         "GPUDirect path: closed, nvidia_peermem is not loaded, and DMA-BUF is switched off",
     ),
@@ -152,7 +153,7 @@ def test_one_fact_absent(one: str, path: str, value: object, status: str) -> Non
 
 
 def test_gpudirect_path_without_any_probe_is_unknown() -> None:
-    node = edit(edit(IB, "gdr.peermem_loaded", False), "active.verbs", NOT_PROBED)
+    node = edit(NO_PEERMEM, "active.verbs", NOT_PROBED)
     finding = run("GIN-TYPE-NONE", node)
     assert finding.status == "unknown"
     assert "GPUDirect path: unknown" in finding.evidence[0]
@@ -168,7 +169,7 @@ def test_gpudirect_path_without_any_probe_is_unknown() -> None:
 )
 def test_dma_buf_that_cannot_be(path: str, value: object, says: str) -> None:
     node = edit(
-        edit(edit(IB, "gdr.peermem_loaded", False), "active.verbs", NOT_PROBED),
+        edit(NO_PEERMEM, "active.verbs", NOT_PROBED),
         "rdma.ofed_version",
         Absent("not_found"),
     )
@@ -178,7 +179,7 @@ def test_dma_buf_that_cannot_be(path: str, value: object, says: str) -> None:
 
 
 def test_ofed_may_bring_dma_buf_to_an_old_kernel() -> None:
-    node = edit(edit(IB, "gdr.peermem_loaded", False), "host.kernel", "4.18.0-553.el8_10.x86_64")
+    node = edit(NO_PEERMEM, "host.kernel", "4.18.0-553.el8_10.x86_64")
     assert run("GIN-TYPE-NONE", node).status == "passed"
 
 
