@@ -40,7 +40,7 @@ CASES = [
         "GIN-TYPE-NONE",
         env(NO_PEERMEM, NCCL_DMABUF_ENABLE="0"),
         env(IB, NCCL_DMABUF_ENABLE="0"),
-        "GPUDirect path: closed, nvidia_peermem is not loaded, and DMA-BUF is switched off",
+        "GPUDirect path: closed, no nvidia_peermem (sysfs), and DMA-BUF is switched off",
     ),
     Case("GIN-TYPE-NONE", edit(IB, "software.nccl_effective", "2.27.3"), IB, "NCCL 2.27.3 has no GIN, 2.28.7 has"),
     Case("GIN-TYPE-NONE", edit(IB, "gpu.gpus.0.compute_capability", "6.0"), IB, "GPU 0 has 6.0"),
