@@ -10,8 +10,10 @@ from epctl.core.snapshot.software import ActiveArea, GpuAttributes, PeerAccess, 
 from epctl.probes import documents
 from epctl.probes.source import Source
 
-LIMITS_S = {"active_cuda": 80.0, "active_verbs": 15.0, "active_nvcc": 70.0, "active_pidfd": 15.0, "active_import": 70.0}
+LIMITS_S = {"active_cuda": 80.0, "active_verbs": 60.0, "active_nvcc": 70.0, "active_pidfd": 15.0, "active_import": 70.0}
 """Collector → seconds. Eight GPUs without persistence mode take tens of seconds for their contexts."""
+
+_REFUSALS = (1, 13)  # EPERM, EACCES
 
 
 def active(source: Source) -> ActiveArea:
@@ -31,14 +33,14 @@ def active(source: Source) -> ActiveArea:
         cumem_fabric=_after_init(cuda, _fabric(cuda)),
         nvcc_compile=documents.flag(nvcc, "ok"),
         nvcc_compile_message=message if isinstance(message, str) else "",
-        verbs=documents.items(found["active_verbs"], "devices", _verbs),
+        verbs=_verbs(Stages(found["active_verbs"])),
         pidfd_getfd=documents.integer(found["active_pidfd"], "errno"),
         deep_ep_import=documents.text(found["active_import"], "error_line"),
     )
 
 
 class Stages:
-    """The lines of the CUDA collector. A stage that is not among them is absent for the reason that the collector ended for."""
+    """The lines of a collector of STAGED. A stage that is not among them is absent for the reason that the collector ended for."""
 
     def __init__(self, document: Any) -> None:  # noqa: ANN401 - JSON
         lines = documents.items(document, "stages", lambda line: line if isinstance(line, dict) else None)
@@ -135,8 +137,33 @@ def _fabric(cuda: Stages) -> Fact[int]:
     return _code(cuda.stage("fabric"))
 
 
-def _verbs(entry: Any) -> VerbsProbe | None:  # noqa: ANN401 - JSON
-    device = documents.name_of(entry, "device")
-    if not device:
-        return None
-    return VerbsProbe(device, documents.flag(entry, "opened"), documents.integer(entry, "dmabuf_errno"))
+def _verbs(told: Stages) -> Fact[tuple[VerbsProbe, ...]]:
+    """Each listed device with the steps that were finished for it."""
+    names = documents.texts(told.stage("list"), "devices")
+    if isinstance(names, Absent):
+        return names
+    steps = {
+        (documents.name_of(line, "stage"), documents.name_of(line, "device")): line
+        for line in reversed(told.lines)
+        if "stage" in line
+    }
+    return tuple(_verbs_probe(told, steps, name) for name in dict.fromkeys(names) if name)
+
+
+def _verbs_probe(told: Stages, steps: dict[tuple[str, str], dict[str, Any]], device: str) -> VerbsProbe:
+    def step(name: str) -> Any:  # noqa: ANN401 - JSON
+        return steps.get((name, device), told.absent)
+
+    opened = documents.flag(step("open"), "opened")
+    if opened is not True:
+        why = opened if isinstance(opened, Absent) else _not_opened(step("open"))
+        return VerbsProbe(device, opened, why, why, why)
+    errnos = (documents.integer(step(name), "errno") for name in ("dmabuf", "gpu", "devx"))
+    return VerbsProbe(device, opened, *errnos)
+
+
+def _not_opened(step: Any) -> Absent:  # noqa: ANN401 - JSON
+    number = documents.integer(step, "errno")
+    if isinstance(number, Absent):
+        return Absent("failed", "the device could not be opened")
+    return Absent("permission" if number in _REFUSALS else "failed", f"ibv_open_device: errno {number}")

@@ -203,8 +203,13 @@ def _gid(tree: _Tree, folder: str, read: sysfs_ib.Gid) -> Gid:
         read.index,
         read.gid.lower(),
         _or(read.type, tree.why(f"{folder}/gid_attrs/types/{read.index}")),
-        _or(read.netdev, tree.why(f"{folder}/gid_attrs/ndevs/{read.index}")),
+        _or(read.netdev, _no_owner(tree.why(f"{folder}/gid_attrs/ndevs/{read.index}"))),
     )
+
+
+def _no_owner(why: Absent) -> Absent:
+    """The kernel answers EINVAL for a GID that belongs to no interface, as those of InfiniBand ports."""
+    return Absent("not_found", "no interface owns this GID") if why.detail.endswith("Invalid argument") else why
 
 
 def _counters(read: dict[str, Any]) -> tuple[tuple[str, int], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
@@ -13,9 +12,6 @@ from epctl.core.views import gdr, gin, nics, plugins, versions
 from epctl.core.views.gin import SEVERAL_NODES
 from epctl.core.views.needs import EFA, GPU
 from epctl.core.views.settings import is_on, setting, told
-
-INSTANCES = re.compile(r"(p4d|p4de|p5|p5e|p5en|p6-b200|p6-b300|p6e-gb200|p6e-gb300)\.[a-z0-9-]+", re.ASCII)
-"""GPU instance types for EP that have EFA (AWS documentation, EFA instance types); DMI tells the type."""
 
 
 def _devices(context: Context) -> tuple[RdmaDevice, ...]:
@@ -107,7 +103,7 @@ def efa_pod_resource(context: Context) -> Iterator[Seen]:
     devices = _devices(context)
     severity: Severity | None = None if context.num_nodes > 1 else "warn"
     if not devices:
-        if INSTANCES.fullmatch(product):
+        if plugins.EFA_INSTANCES.fullmatch(product):
             yield bad(f"{product} has EFA (DMI), /sys/class/infiniband shows no efa device", severity=severity)
         return
     nodes = known(context.node.rdma.uverbs, "/dev/infiniband/uverbs*")

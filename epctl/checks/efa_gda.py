@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from epctl.core.check import Need, Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known
-from epctl.core.views import gin, versions
+from epctl.core.views import gin, plugins, versions
 from epctl.core.views.gin import AUTO, EFA_GDA, PROXY, WANTED
 from epctl.core.views.needs import EFA
 from epctl.core.views.settings import is_off, setting, told
@@ -19,8 +19,6 @@ EFA_DRIVER_FLOOR = "3.3.0"
 """First efa module with completion counters (the same document)."""
 DEFAULTS_TO_PROXY = "2.31.0"
 """From this NCCL on EFA has GIN at all, with the proxy as the default (the same document)."""
-GDA_INSTANCES = re.compile(r"(p5en|p6-b200|p6-b300)\.[a-z0-9-]+", re.ASCII)
-"""Instance types with EFA-GDA (the same document)."""
 _OVERRIDE = re.compile(r"PeerMappingOverride\s*=\s*(0x0*|0*)1\b", re.I | re.ASCII)
 _FORK = re.compile(r"\+.*(efa|aws|amzn|amazon)", re.I)
 """Local version of a build for EFA."""
@@ -139,7 +137,7 @@ def efa_gin_default_proxy(context: Context) -> Iterator[Seen]:
             yield bad(f"NCCL_GIN_TYPE=5, but NCCL_SYM_GIN_KERNELS_ENABLE is {off}")
         return
     product = known(context.node.host.product, "instance type (DMI)")
-    if not GDA_INSTANCES.fullmatch(product) or kind not in (AUTO, PROXY):
+    if not plugins.GDA_INSTANCES.fullmatch(product) or kind not in (AUTO, PROXY):
         return
     nccl = known(context.node.software.nccl_effective, "version of the NCCL in use")
     if versions.below(nccl, DEFAULTS_TO_PROXY):

@@ -18,10 +18,13 @@ class GpuLinks(Struct, frozen=True):
     """Bandwidth of one GPU, one direction."""
 
     gpu: int
+    numa_node: Fact[int]
     nvlinks_active: Fact[int]
     nvlinks: Fact[int]
     nvlink_gbs: Fact[float]
     """Active links × the speed the driver prints for each, GB/s."""
+    nvlink_states: str
+    """One character a link in the order of their numbers: `|` active, `.` down, `?` unknown; '' when the links are unknown."""
     nics: tuple[str, ...]
     """RDMA ports paired with this GPU: the nearest ones, or its share of them when several GPUs have the same."""
     nic_path: str
@@ -85,19 +88,24 @@ def _links(
     links = gpu.links
     active: Fact[int] = links if isinstance(links, Absent) else sum(link.active is True for link in links)
     number: Fact[int] = links if isinstance(links, Absent) else len(links)
+    states = "".join(
+        "?" if isinstance(link.active, Absent) else "|" if link.active else "." for link in value_or(links, ())
+    )
     pair = pairs[gpu.index]
     if isinstance(pair, Absent) or not fabric:
         why = pair if isinstance(pair, Absent) and fabric else missing
-        return GpuLinks(gpu.index, active, number, nvlink_gbs(gpu), (), "", why, why)
+        return GpuLinks(gpu.index, gpu.numa_node, active, number, nvlink_gbs(gpu), states, (), "", why, why)
     ports = tuple(nic for nic in fabric if nic.device.name in pair.devices)
     sharers = sum(isinstance(other, pcie.Nearest) and other.devices == pair.devices for other in pairs.values())
     nominal = sum(value_or(nics.nominal_gbps(nic, node), 0.0) for nic in ports) / sharers
     usable = _usable(node, tuple(nic for nic in ports if nic.active)) / sharers
     return GpuLinks(
         gpu.index,
+        gpu.numa_node,
         active,
         number,
         nvlink_gbs(gpu),
+        states,
         tuple(nic.label for nic in ports),
         pair.path,
         round(nominal, 3),

@@ -140,14 +140,14 @@ def examine(node: Snapshot, checks: Iterable[Check], profile_names: tuple[str, .
 
 
 def summarise(findings: tuple[Finding, ...]) -> Summary:
-    """Counts and the verdict. A node of which no check passed was not looked at: it is never called healthy."""
+    """Counts and the verdict. A node on which no check passed or failed was not looked at: it is never called healthy."""
     wrong = [finding.severity for finding in findings if finding.status == "failed"]
     count = {
         status: sum(finding.status == status for finding in findings) for status in ("passed", "skipped", "unknown")
     }
     if "fail" in wrong:
         verdict = "failed"
-    elif not count["passed"] or _blind(findings):
+    elif not (count["passed"] or wrong) or _blind(findings):
         verdict = "not_measured"
     else:
         verdict = "warnings" if "warn" in wrong else "healthy"

@@ -8,8 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 from epctl.core.context import Context
-from epctl.core.fact import Absent, Unreadable, known
-from epctl.core.views import gin, needs, nics, pcie, versions
+from epctl.core.fact import Absent, Unreadable, known, value_or
+from epctl.core.views import gin, needs, nics, pcie, plugins, versions
 from epctl.core.views.gates import Gate
 from epctl.core.views.settings import is_off, is_on, told
 
@@ -160,12 +160,13 @@ def _gin_type(wanted: int) -> Callable[[Context], str]:
 
 
 def _efa(context: Context) -> str:
-    return "" if needs.has_efa(context.node) else _no_efa(context)
-
-
-def _no_efa(context: Context) -> str:
     nics.devices(context.node)
-    return "no EFA device in this machine"
+    if not needs.has_efa(context.node):
+        return "no EFA device in this machine"
+    product = value_or(context.node.host.product, "")
+    if plugins.EFA_INSTANCES.fullmatch(product) and not plugins.GDA_INSTANCES.fullmatch(product):
+        return f"{product} has EFA, but no EFA GDA"
+    return ""
 
 
 def _ofi(context: Context) -> str:
@@ -269,7 +270,7 @@ RUNGS: dict[str, tuple[Look, ...]] = {
     ),
     EFA_GDA: (
         gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-        gate(_efa, "EFA GDA exists on AWS P5en and newer only."),
+        gate(_efa, "EFA GDA exists on AWS P5en, P6-B200 and P6-B300 only."),
         gate(nccl_from("2.31.2", "EFA GDA"), "Install nvidia-nccl-cu13 2.31.2 or newer."),
         gate(_ofi, "Install EFA installer 1.50 or newer with aws-ofi-nccl 1.22."),
         gate(_efa_driver, "Upgrade the efa module (EFA installer 1.50 or newer)."),

@@ -8,7 +8,7 @@ from fractions import Fraction
 from epctl.model.ep_types import ByAtomics, Counts, EpInputs, EpPlan, EpRequest, Link, LogicalSizes, Sizes
 from epctl.model.gate import check_groups, check_topk, expected_distinct
 from epctl.model.limits import broken_limits
-from epctl.model.refusal import DIVIDES_BY_ZERO, Refusal, rate
+from epctl.model.refusal import DIVIDES_BY_ZERO, RefusalError, rate
 from epctl.model.rules import RULES, Rules
 from epctl.model.traffic import Domain, Number, combine_volumes, dispatch_volumes, domain_of, shown, stages
 from epctl.model.waterfall import Steps, ep_terms
@@ -17,7 +17,7 @@ from epctl.model.waterfall import Steps, ep_terms
 def plan_ep(request: EpRequest, rules: Rules = RULES["deepep-2.5"]) -> EpPlan:
     """SMs and QPs for one set-up.
 
-    Raises Refusal with code unknown_mode, no_ranks, topk_too_small, topk_exceeds_experts, experts_not_divisible,
+    Raises RefusalError with code unknown_mode, no_ranks, topk_too_small, topk_exceeds_experts, experts_not_divisible,
     nvlink_bandwidth_missing, rdma_bandwidth_missing, sm_rate_missing, device_too_small, distinct_out_of_range, absurd_argument.
     Source: deepinfer-ep 2.5.0, deep_ep/buffers/ep.py, get_theoretical_num_sms and get_theoretical_num_qps.
     """
@@ -62,14 +62,18 @@ def _checked(request: EpRequest, rules: Rules) -> EpInputs:
     check_groups(request.num_experts, domain.num_ranks)
     if request.device_sms < 2:
         what = f"the device has {request.device_sms} SMs"
-        raise Refusal("device_too_small", what, "the kernels take SMs in pairs", "give --sms-on-device 132")
+        raise RefusalError("device_too_small", what, "the kernels take SMs in pairs", "give --sms-on-device 132")
     if request.device_sms > 1 << 16:
         what = f"the device has {request.device_sms} SMs"
-        raise Refusal("absurd_argument", what, "no GPU has more than a few hundred", "give --sms-on-device 132")
+        raise RefusalError("absurd_argument", what, "no GPU has more than a few hundred", "give --sms-on-device 132")
     _check_rates(request, domain, rules)
     exact_ranks = _distinct(request.distinct_ranks, domain.num_ranks, request, "ranks")
     exact_nodes = _distinct(request.distinct_nodes, domain.num_nodes, request, "nodes")
     ranks, nodes = float(exact_ranks), float(exact_nodes)
+    if nodes > ranks * (1 + 1e-9):
+        what = f"a token is to reach {nodes} nodes, but {ranks} ranks"
+        why = "it reaches a node by one of its ranks"
+        raise RefusalError("distinct_out_of_range", what, why, f"give at most {ranks} nodes")
     traffic = dispatch_volumes(domain, ranks, nodes, 1.0)
     return EpInputs(request, domain, exact_ranks, exact_nodes, ranks, nodes, traffic)
 
@@ -95,7 +99,7 @@ def _distinct(given: float | None, num_groups: int, request: EpRequest, name: st
     if not 1 - 1e-9 <= given <= most + 1e-9:
         what = f"a token is to reach {given} distinct {name}"
         why = f"with top-{request.num_topk} over {num_groups} {name} it reaches 1 to {most}"
-        raise Refusal("distinct_out_of_range", what, why, f"give a mean from 1 to {most}")
+        raise RefusalError("distinct_out_of_range", what, why, f"give a mean from 1 to {most}")
     return Fraction(given)
 
 
@@ -137,7 +141,7 @@ def _demand_values(
     per_unit = (
         number(request.rdma_gbs) / dispatch.rdma if bound == "rdma" else number(request.nvlink_gbs) / dispatch.nvlink
     )
-    found = {
+    found: dict[str, float | Fraction] = {
         "dispatch_read": per_unit * dispatch.sm_read / read_gbs,
         "dispatch_write": per_unit * dispatch.sm_write / write_gbs,
     }

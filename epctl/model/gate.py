@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from epctl.model.refusal import DIVIDES_BY_ZERO, Refusal, positive
+from epctl.model.refusal import ASSERTS, DIVIDES_BY_ZERO, RefusalError, positive
 
 ScoreLaw = Literal["sigmoid_normal", "uniform", "exponential"]
 """How a group-limited gate's scores are distributed: the sum of the best two depends on it. sigmoid_normal: DeepSeek-V3's sigmoid of
@@ -47,39 +47,52 @@ class SkewedGate(Struct, frozen=True, tag="skewed"):
 Gate = BalancedGate | GroupLimitedGate | SkewedGate
 
 
-def check_topk(num_experts: int, num_topk: int) -> None:
-    """Raises Refusal topk_too_small, topk_exceeds_experts, non_positive_argument or absurd_argument."""
+MAX_EXPERTS = 1 << 16
+"""Beyond any model (DeepEP's kernels stop at 2,048), and where exact binomials begin to take seconds."""
+MAX_GATE_GROUPS = 1024
+
+
+def check_experts(num_experts: int) -> None:
+    """Raises RefusalError non_positive_argument or absurd_argument."""
+    if num_experts > MAX_EXPERTS:
+        why = f"no model has that many; the largest number taken is {MAX_EXPERTS}"
+        raise RefusalError("absurd_argument", f"the number of experts is {num_experts}", why, "give --experts 256")
     positive("the number of experts", num_experts)
+
+
+def check_topk(num_experts: int, num_topk: int) -> None:
+    """Raises RefusalError topk_too_small, topk_exceeds_experts, non_positive_argument or absurd_argument."""
+    check_experts(num_experts)
     if num_topk < 1:
         why = "a token goes to at least one expert"
-        raise Refusal(
+        raise RefusalError(
             "topk_too_small", f"top-k is {num_topk}", why, "give --topk 1 or more", deepep_2_5_0=DIVIDES_BY_ZERO
         )
     if num_topk > num_experts:
         what = f"top-k is {num_topk}, but there are {num_experts} experts"
-        why = "a token picks distinct experts"
-        raise Refusal(
-            "topk_exceeds_experts", what, why, f"give --topk {num_experts} or less", deepep_2_5_0=DIVIDES_BY_ZERO
+        todo = f"give --topk {num_experts} or less"
+        raise RefusalError(
+            "topk_exceeds_experts", what, "a token picks distinct experts", todo, deepep_2_5_0=DIVIDES_BY_ZERO
         )
 
 
 def check_groups(num_experts: int, num_groups: int) -> None:
-    """Experts must fill groups evenly. Raises Refusal experts_not_divisible or non_positive_argument."""
+    """Experts must fill groups evenly. Raises RefusalError experts_not_divisible or non_positive_argument."""
     positive("the number of groups of experts", num_groups)
     if num_experts % num_groups:
         up = -(-num_experts // num_groups) * num_groups
-        divisor = max(d for d in range(1, num_groups) if num_experts % d == 0)
+        fewer = max(d for d in range(1, min(num_groups, num_experts + 1)) if num_experts % d == 0)
         what = f"{num_experts} experts do not divide by {num_groups}"
         why = "every rank (node, group) holds the same number of experts"
-        todo = f"give --experts {up} ({up - num_experts} redundant), or {divisor} instead of {num_groups}"
-        raise Refusal("experts_not_divisible", what, why, todo, deepep_2_5_0="AssertionError")
+        todo = f"give --experts {up} ({up - num_experts} redundant), or {fewer} instead of {num_groups}"
+        raise RefusalError("experts_not_divisible", what, why, todo, deepep_2_5_0=ASSERTS)
 
 
 @lru_cache(maxsize=4096)
 def expected_distinct(num_experts: int, num_groups: int, num_topk: int) -> Fraction:
     """Expected number of groups that a token of a balanced gate reaches: g (1 - C(E - E/g, k) / C(E, k)), exact.
 
-    Raises Refusal as check_topk and check_groups do. Source: linearity of expectation over the groups, each missed with the
+    Raises RefusalError as check_topk and check_groups do. Source: linearity of expectation over the groups, each missed with the
     hypergeometric chance of no pick; the same as get_expected_topk in deepinfer-ep 2.5.0, deep_ep/buffers/ep.py.
     """
     check_topk(num_experts, num_topk)
@@ -97,8 +110,8 @@ def expected_distinct_blind(
     An approximation of a group-limited gate, which keeps groups that score well: that spreads picks more evenly, so the real value is
     larger (by 9 % at worst in DeepSeek-V3's gate). Source: hypergeometric chances given how many kept experts each group holds.
     """
-    check_groups(num_experts, num_groups)
     check_limits(num_experts, num_topk, gate_groups, gate_kept)
+    check_groups(num_experts, num_groups)
     kept_experts = num_experts // gate_groups * gate_kept
     total = math.comb(kept_experts, num_topk) * math.comb(gate_groups, gate_kept)
     missed = Fraction(0)
@@ -111,21 +124,25 @@ def expected_distinct_blind(
 
 
 def check_limits(num_experts: int, num_topk: int, gate_groups: int, gate_kept: int) -> None:
-    """Raises Refusal where a group-limited gate cannot pick k experts: gate_groups_invalid, topk_exceeds_experts and so on."""
+    """Raises RefusalError where a group-limited gate cannot pick k experts: gate_groups_invalid, topk_exceeds_experts and so on."""
+    check_experts(num_experts)
     check_groups(num_experts, gate_groups)
+    if gate_groups > MAX_GATE_GROUPS:
+        why = f"gates have 8 or so; the largest number taken is {MAX_GATE_GROUPS}"
+        raise RefusalError("absurd_argument", f"the gate has {gate_groups} groups", why, "give 8")
     if not 1 <= gate_kept <= gate_groups:
         what = f"{gate_kept} of {gate_groups} gate groups are kept"
-        raise Refusal(
+        raise RefusalError(
             "gate_groups_invalid", what, "a token keeps at least one group, at most all", f"keep 1 to {gate_groups}"
         )
     check_topk(num_experts // gate_groups * gate_kept, num_topk)
 
 
 def check_weights(weights: tuple[float, ...]) -> None:
-    """Raises Refusal gate_weights_invalid where a weight is not a positive number."""
+    """Raises RefusalError gate_weights_invalid where a weight is not a positive number."""
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         why = "an expert's chance is its share of the weights"
-        raise Refusal(
+        raise RefusalError(
             "gate_weights_invalid", "a gate weight is zero, negative or no number", why, "give positive weights"
         )
 
@@ -170,7 +187,8 @@ def expected_distinct_skewed(weights: tuple[float, ...], num_groups: int, num_to
     if size * (num_groups - 1) < num_topk:
         return float(num_groups)
     sums = [math.fsum(group) for group in groups]
-    first, last, step = -20.0, math.log(60.0 / min(sums)), 0.125
+    # Below `first`, k clocks have rung with a chance under t^k, so what is left out stays under e^-36; above `last`, under e^-40.
+    first, last, step = -36.0 / (num_topk + 1), math.log(40.0 / min(sums)), 0.125
     missed = 0.0
     for index in range(math.ceil((last - first) / step) + 1):
         t = math.exp(first + index * step)
@@ -184,10 +202,13 @@ def expected_distinct_skewed(weights: tuple[float, ...], num_groups: int, num_to
 
 def _rung(rates: list[float], t: float, limit: int) -> list[float]:
     """Chances that 0, 1, … limit - 1 of the clocks have rung by t."""
-    chances = [1.0]
+    chances = [1.0] + [0.0] * (limit - 1)
     for rate in rates:
         silent = math.exp(-rate * t)
-        chances = _times(chances, [silent, 1.0 - silent], limit)
+        rings, before = 1.0 - silent, 0.0
+        for count, chance in enumerate(chances):
+            chances[count] = chance * silent + before * rings
+            before = chance
     return chances
 
 
@@ -214,10 +235,10 @@ def _rung_outside(rung: list[list[float]], limit: int) -> list[list[float]]:
 
 def zipf_gate(num_experts: int, exponent: float, *, shuffle_seed: int | None = None) -> SkewedGate:
     """Weights 1 / (i + 1)^exponent. Expert i is the i-th hottest (all hot ones on the first rank, the worst placement), or they are
-    dealt in an order shuffled by the seed. Raises Refusal gate_weights_invalid."""
-    positive("the number of experts", num_experts)
+    dealt in an order shuffled by the seed. Raises RefusalError gate_weights_invalid."""
+    check_experts(num_experts)
     if not 0 <= exponent <= 8:
-        raise Refusal(
+        raise RefusalError(
             "gate_weights_invalid",
             f"the Zipf exponent is {exponent}",
             "0 is balanced, past 8 one expert has all",
@@ -230,15 +251,15 @@ def zipf_gate(num_experts: int, exponent: float, *, shuffle_seed: int | None = N
 
 
 def hot_gate(num_experts: int, num_hot: int, factor: float) -> SkewedGate:
-    """The first `num_hot` experts are `factor` times as likely as the others. Raises Refusal gate_weights_invalid."""
-    positive("the number of experts", num_experts)
+    """The first `num_hot` experts are `factor` times as likely as the others. Raises RefusalError gate_weights_invalid."""
+    check_experts(num_experts)
     if not 0 <= num_hot <= num_experts:
         what = f"{num_hot} of {num_experts} experts are hot"
-        raise Refusal(
+        raise RefusalError(
             "gate_weights_invalid", what, "there are no more hot experts than experts", f"give 0 to {num_experts}"
         )
     if not (math.isfinite(factor) and factor > 0):
-        raise Refusal(
+        raise RefusalError(
             "gate_weights_invalid", f"the hot experts' factor is {factor}", "it multiplies a chance", "give 2 or more"
         )
     return SkewedGate((float(factor),) * num_hot + (1.0,) * (num_experts - num_hot))

@@ -10,7 +10,7 @@ ASSERTS = "AssertionError"
 DIVIDES_BY_ZERO = "ZeroDivisionError"
 
 
-class Refusal(EpctlError):
+class RefusalError(EpctlError):
     """A request that no plan fits. `code` names the rule; `deepep_2_5_0` is the release's behaviour, '' where it is not known."""
 
     def __init__(self, code: str, what: str, why: str, todo: str, *, deepep_2_5_0: str = "") -> None:
@@ -26,25 +26,25 @@ MAX_GBS = 1e6
 
 
 def positive(name: str, value: int) -> int:
-    """`value` as a count of at least 1. Raises Refusal non_positive_argument or absurd_argument."""
+    """`value` as a count of at least 1. Raises RefusalError non_positive_argument or absurd_argument."""
     if value < 1:
-        raise Refusal(
+        raise RefusalError(
             "non_positive_argument", f"{name} is {value}", f"{name} must be at least 1", f"give {name} 1 or more"
         )
     if value > MAX_COUNT:
         why = f"no machine has or holds that many; the largest value taken is {MAX_COUNT}"
-        raise Refusal("absurd_argument", f"{name} is {value}", why, f"give {name} {MAX_COUNT} or less")
+        raise RefusalError("absurd_argument", f"{name} is {value}", why, f"give {name} {MAX_COUNT} or less")
     return value
 
 
 def rate(name: str, value: float, code: str, *, example: str, deepep_2_5_0: str = "") -> float:
-    """`value` as a bandwidth in GB/s. Raises Refusal `code` where it is zero, negative or no number, absurd_argument past 1 PB/s."""
+    """`value` as a bandwidth in GB/s. Raises RefusalError `code` where it is zero, negative or no number, absurd_argument past 1 PB/s."""
     if not math.isfinite(value) or value <= 0:
         why = "this plan divides by it, and a rate that is not known cannot be planned for"
-        raise Refusal(
+        raise RefusalError(
             code, f"{name} is {value}", why, f"give {name} in GB/s, such as {example}", deepep_2_5_0=deepep_2_5_0
         )
     if value > MAX_GBS:
         why = f"rates are in GB/s (1e9 bytes/s) and stop at {MAX_GBS:.0f}"
-        raise Refusal("absurd_argument", f"{name} is {value}", why, f"give {name} in GB/s, such as {example}")
+        raise RefusalError("absurd_argument", f"{name} is {value}", why, f"give {name} in GB/s, such as {example}")
     return value

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from epctl.model.refusal import Refusal, rate
+from epctl.model.refusal import RefusalError, rate
 
 Layout = Literal["staged", "write_once"]
 """staged: the receiver copies out of (dispatch) or reduces from (combine) a staging buffer with a second kernel, as DeepEP does.
@@ -148,15 +148,17 @@ RULES: dict[str, Rules] = {
 
 
 def rules_named(name: str) -> Rules:
-    """The rules of that name. Raises Refusal unknown_rules."""
+    """The rules of that name. Raises RefusalError unknown_rules."""
     if name not in RULES:
         known = ", ".join(RULES)
-        raise Refusal("unknown_rules", f"no rules are called {name!r}", f"there are {known}", "give --rules deepep-2.5")
+        raise RefusalError(
+            "unknown_rules", f"no rules are called {name!r}", f"there are {known}", "give --rules deepep-2.5"
+        )
     return RULES[name]
 
 
 def calibrated(rules: Rules, *, sm_read_gbs: float, sm_write_gbs: float, source: str) -> Rules:
-    """`rules` with per-SM rates (GB/s) measured on the machine at hand; `source` says where. Raises Refusal sm_rate_missing."""
+    """`rules` with per-SM rates (GB/s) measured on the machine at hand; `source` says where. Raises RefusalError sm_rate_missing."""
     rate("the calibrated read rate per SM", sm_read_gbs, "sm_rate_missing", example="40")
     rate("the calibrated write rate per SM", sm_write_gbs, "sm_rate_missing", example="42")
     sources = {**rules.sources, "sm_read_gbs": source, "sm_write_gbs": source}

@@ -16,8 +16,8 @@ from itertools import accumulate
 from msgspec import Struct
 
 from epctl.model import gate as gates
-from epctl.model.gate import BalancedGate, Gate, GroupLimitedGate, SkewedGate
-from epctl.model.refusal import Refusal, positive
+from epctl.model.gate import Gate, GroupLimitedGate, SkewedGate
+from epctl.model.refusal import RefusalError, positive
 
 DEFAULT_TOKENS = 20_000
 """Standard error of about 0.1 % of the mean, in half a second."""
@@ -40,9 +40,9 @@ class Trace(Struct, frozen=True, eq=False):
 def trace_from_rows(rows: Iterable[Iterable[int]], num_experts: int) -> Trace:
     """A trace from rows of top-k indices (lists, or an array that iterates over rows); -1 means nothing picked.
 
-    Raises Refusal trace_invalid where rows differ in length, are empty, hold an expert twice, or one outside [-1, num_experts).
+    Raises RefusalError trace_invalid where rows differ in length, are empty, hold an expert twice, or one outside [-1, num_experts).
     """
-    positive("the number of experts", num_experts)
+    gates.check_experts(num_experts)
     experts = array("i")
     num_topk = 0
     for row_idx, row in enumerate(rows):
@@ -51,12 +51,12 @@ def trace_from_rows(rows: Iterable[Iterable[int]], num_experts: int) -> Trace:
         fault = _row_fault(picks, num_topk, num_experts)
         if fault:
             todo = f"give rows of top-k expert indices from 0 to {num_experts - 1}, or -1 where nothing is picked"
-            raise Refusal(
+            raise RefusalError(
                 "trace_invalid", f"row {row_idx} of the gate trace {fault}", "a token picks k distinct experts", todo
             )
         experts.extend(picks)
     if not experts:
-        raise Refusal(
+        raise RefusalError(
             "trace_invalid", "the gate trace has no row", "there is nothing to average over", "give at least one token"
         )
     return Trace(num_experts, num_topk, experts)
@@ -75,7 +75,7 @@ def _row_fault(picks: list[int], num_topk: int, num_experts: int) -> str:
 
 @lru_cache(maxsize=8)
 def sample_trace(gate: Gate, num_experts: int, num_topk: int, num_tokens: int = DEFAULT_TOKENS, seed: int = 0) -> Trace:
-    """Tokens drawn independently from a gate. Raises Refusal for a gate that cannot pick k of E experts."""
+    """Tokens drawn independently from a gate. Raises RefusalError for a gate that cannot pick k of E experts."""
     gates.check_topk(num_experts, num_topk)
     positive("the number of tokens", num_tokens)
     rng = random.Random(seed)  # noqa: S311
@@ -108,7 +108,7 @@ def _skewed_rows(gate: SkewedGate, num_experts: int, num_topk: int, rng: random.
     is. Where few experts have almost all weight that would take long: there, the k first of E exponential clocks (the same law)."""
     if len(gate.weights) != num_experts:
         what = f"the gate has {len(gate.weights)} weights for {num_experts} experts"
-        raise Refusal("gate_weights_invalid", what, "there is one weight an expert", f"give {num_experts} weights")
+        raise RefusalError("gate_weights_invalid", what, "there is one weight an expert", f"give {num_experts} weights")
     gates.check_weights(gate.weights)
     draw = rng.random
     if sum(sorted(gate.weights)[-num_topk:]) > 0.9 * sum(gate.weights):

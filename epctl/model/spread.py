@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from epctl.model import gate as gates
 from epctl.model.gate import BalancedGate, Gate, GroupLimitedGate, SkewedGate
-from epctl.model.refusal import Refusal, positive
+from epctl.model.refusal import RefusalError, positive
 from epctl.model.sampling import DEFAULT_TOKENS, Trace, sample_trace
 
 EXACT = "exact"
@@ -51,14 +51,16 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 def closed_form(gate: Gate, num_experts: int, num_groups: int, num_topk: int) -> tuple[Fraction | float, str]:
-    """Expected groups per token and how it was had: EXACT, NUMERIC or BLIND. Raises Refusal as the functions of `gate` do."""
+    """Expected groups per token and how it was had: EXACT, NUMERIC or BLIND. Raises RefusalError as the functions of `gate` do."""
     if isinstance(gate, GroupLimitedGate):
         value = gates.expected_distinct_blind(num_experts, num_groups, num_topk, gate.num_groups, gate.num_kept)
         return value, EXACT if gate.num_kept == gate.num_groups else BLIND
     if isinstance(gate, SkewedGate):
         if len(gate.weights) != num_experts:
             what = f"the gate has {len(gate.weights)} weights for {num_experts} experts"
-            raise Refusal("gate_weights_invalid", what, "there is one weight an expert", f"give {num_experts} weights")
+            raise RefusalError(
+                "gate_weights_invalid", what, "there is one weight an expert", f"give {num_experts} weights"
+            )
         return gates.expected_distinct_skewed(gate.weights, num_groups, num_topk), NUMERIC
     return gates.expected_distinct(num_experts, num_groups, num_topk), EXACT
 
@@ -104,7 +106,7 @@ def _no_spread(mean: float, expected: float) -> float:
 
 def spread_of_trace(trace: Trace, num_groups: int, *, step_tokens: int = 0) -> Spread:
     """Groups per token and load by group of a trace, experts in equal contiguous groups. `step_tokens`: how many tokens make up one
-    step of all ranks together (0: the whole trace is one). Raises Refusal experts_not_divisible."""
+    step of all ranks together (0: the whole trace is one). Raises RefusalError experts_not_divisible."""
     hit = _groups_hit(trace, num_groups)
     counts = [len(groups) for groups in hit]
     mean = math.fsum(counts) / len(counts)
@@ -122,7 +124,7 @@ def spread_of_trace(trace: Trace, num_groups: int, *, step_tokens: int = 0) -> S
 
 
 def mean_distinct(trace: Trace, num_groups: int) -> float:
-    """Mean groups per token of a trace. Raises Refusal experts_not_divisible."""
+    """Mean groups per token of a trace. Raises RefusalError experts_not_divisible."""
     hit = _groups_hit(trace, num_groups)
     return math.fsum(len(groups) for groups in hit) / len(hit)
 
@@ -164,7 +166,7 @@ def _load(hit: list[set[int]], num_groups: int, step_tokens: int) -> RankLoad:
 
 def gate_named(text: str, num_experts: int) -> Gate:
     """A gate from its short name: balanced (or uniform), group_limited_8_top4[_sum2][:law], zipf:1.0[:shuffled], hot:4:8 (4 experts
-    8 times as likely). Raises Refusal unknown_gate or for values that cannot be."""
+    8 times as likely). Raises RefusalError unknown_gate or for values that cannot be."""
     name, *args = text.split(":")
     try:
         if name in ("balanced", "uniform") and not args:
@@ -178,7 +180,9 @@ def gate_named(text: str, num_experts: int) -> Gate:
     except ValueError:
         pass
     known = "balanced, group_limited_8_top4, zipf:1.0, zipf:1.0:shuffled, hot:4:8"
-    raise Refusal("unknown_gate", f"no gate is called {text!r}", f"gates are written {known}", "give --gate balanced")
+    raise RefusalError(
+        "unknown_gate", f"no gate is called {text!r}", f"gates are written {known}", "give --gate balanced"
+    )
 
 
 def _group_limited_named(name: str, args: list[str]) -> GroupLimitedGate:

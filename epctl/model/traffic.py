@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from epctl.model.refusal import MAX_COUNT, Refusal
+from epctl.model.refusal import MAX_COUNT, RefusalError
 from epctl.model.rules import Layout
 
 Number = TypeVar("Number", float, Fraction)
@@ -44,14 +44,14 @@ class Domain(Struct, frozen=True):
 
 
 def domain_of(num_nodes: int, gpus_per_node: int, mode: str) -> Domain:
-    """The domain of a request; mode is direct or hybrid. Raises Refusal unknown_mode, no_ranks, absurd_argument.
+    """The domain of a request; mode is direct or hybrid. Raises RefusalError unknown_mode, no_ranks, absurd_argument.
 
     Source of the two splits: deepinfer-ep 2.5.0, csrc/kernels/comm/context.cpp, get_physical_domain_size and
     get_logical_domain_size.
     """
     if mode not in ("direct", "hybrid"):
         why = "kernels are direct (a copy goes straight to its rank) or hybrid (by RDMA to a node, then over NVLink)"
-        raise Refusal(
+        raise RefusalError(
             "unknown_mode",
             f"mode is {mode!r}",
             why,
@@ -62,10 +62,10 @@ def domain_of(num_nodes: int, gpus_per_node: int, mode: str) -> Domain:
         what = f"{num_nodes} nodes of {gpus_per_node} GPUs make no rank"
         why = "a group has at least one rank"
         release = "not reachable (a group has at least one rank)"
-        raise Refusal("no_ranks", what, why, "give --nodes 1 --gpus-per-node 8, or more", deepep_2_5_0=release)
+        raise RefusalError("no_ranks", what, why, "give --nodes 1 --gpus-per-node 8, or more", deepep_2_5_0=release)
     if num_nodes * gpus_per_node > MAX_COUNT:
         what = f"{num_nodes} nodes of {gpus_per_node} GPUs are too many"
-        raise Refusal("absurd_argument", what, f"at most {MAX_COUNT} ranks are planned for", "give --nodes 16")
+        raise RefusalError("absurd_argument", what, f"at most {MAX_COUNT} ranks are planned for", "give --nodes 16")
     return Domain(num_nodes, gpus_per_node, mode == "hybrid")
 
 

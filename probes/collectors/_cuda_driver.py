@@ -19,6 +19,7 @@ HANDLE_POSIX, HANDLE_FABRIC = 1, 8
 """CU_MEM_HANDLE_TYPE_…"""
 _PINNED, _LOCATION_DEVICE = 1, 1
 _FABRIC_HANDLE_BYTES = 64
+_RANGE_DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
 
 class CudaError(Exception):
@@ -128,6 +129,19 @@ class Driver:
         """Frees device memory."""
         self._use(context)
         self._cuda.cuMemFree_v2(ctypes.c_uint64(address))
+
+    def dma_buf(self, address: int, num_bytes: int) -> int:
+        """Descriptor of a DMA-BUF of device memory; both numbers are multiples of the host's page size."""
+        descriptor = ctypes.c_int(-1)
+        self._call(
+            "cuMemGetHandleForAddressRange",
+            ctypes.byref(descriptor),
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(num_bytes),
+            ctypes.c_int(_RANGE_DMA_BUF_FD),
+            ctypes.c_uint64(0),
+        )
+        return descriptor.value
 
     def enable_peer(self, context: int, peer: int) -> None:
         """Lets `context` reach memory of `peer` without a detour over the host; a refusal shows in the copy."""

@@ -6,30 +6,46 @@ from msgspec import Struct
 
 from epctl.core.fact import Absent
 from epctl.probes.rdma_firmware import PARAMETERS
+from epctl.probes.source import Output
 from tests.samples import verbs_text
-from tests.samples.parts import Argv, Output, Part
+from tests.samples.parts import Argv, Part
 
 IB = "/sys/class/infiniband"
 _ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 _ROWS = 255
 """Rows of the GID table of mlx5."""
-COUNTERS = (
-    "VL15_dropped excessive_buffer_overrun_errors link_downed link_error_recovery local_link_integrity_errors"
-    " multicast_rcv_packets multicast_xmit_packets port_rcv_constraint_errors port_rcv_data port_rcv_errors port_rcv_packets"
-    " port_rcv_remote_physical_errors port_rcv_switch_relay_errors port_xmit_constraint_errors port_xmit_data"
-    " port_xmit_discards port_xmit_packets port_xmit_wait symbol_error unicast_rcv_packets unicast_xmit_packets"
-).split()
-MLX5_COUNTERS = (
-    "duplicate_request implied_nak_seq_err local_ack_timeout_err np_cnp_sent np_ecn_marked_roce_packets out_of_buffer"
-    " out_of_sequence packet_seq_err req_cqe_error req_cqe_flush_error req_remote_access_errors req_remote_invalid_request"
-    " resp_cqe_error resp_cqe_flush_error resp_local_length_error resp_remote_access_errors rnr_nak_retry_err"
-    " roce_adp_retrans roce_adp_retrans_to roce_slow_restart roce_slow_restart_cnps roce_slow_restart_trans rp_cnp_handled"
-    " rp_cnp_ignored rx_atomic_requests rx_icrc_encapsulated rx_read_requests rx_write_requests"
-).split()
-EFA_COUNTERS = (
-    "rdma_read_bytes rdma_read_resp_bytes rdma_read_wr_err rdma_read_wrs rdma_write_bytes rdma_write_recv_bytes"
-    " rdma_write_wr_err rdma_write_wrs recv_bytes recv_wrs rx_bytes rx_drops rx_pkts send_bytes send_wrs tx_bytes tx_pkts"
-).split()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+COUNTERS = _names(
+    """
+    VL15_dropped excessive_buffer_overrun_errors link_downed link_error_recovery
+    local_link_integrity_errors multicast_rcv_packets multicast_xmit_packets port_rcv_constraint_errors
+    port_rcv_data port_rcv_errors port_rcv_packets port_rcv_remote_physical_errors
+    port_rcv_switch_relay_errors port_xmit_constraint_errors port_xmit_data port_xmit_discards
+    port_xmit_packets port_xmit_wait symbol_error unicast_rcv_packets unicast_xmit_packets
+    """
+)
+MLX5_COUNTERS = _names(
+    """
+    duplicate_request implied_nak_seq_err local_ack_timeout_err np_cnp_sent np_ecn_marked_roce_packets
+    out_of_buffer out_of_sequence packet_seq_err req_cqe_error req_cqe_flush_error
+    req_remote_access_errors req_remote_invalid_request resp_cqe_error resp_cqe_flush_error
+    resp_local_length_error resp_remote_access_errors rnr_nak_retry_err roce_adp_retrans
+    roce_adp_retrans_to roce_slow_restart roce_slow_restart_cnps roce_slow_restart_trans rp_cnp_handled
+    rp_cnp_ignored rx_atomic_requests rx_icrc_encapsulated rx_read_requests rx_write_requests
+    """
+)
+EFA_COUNTERS = _names(
+    """
+    rdma_read_bytes rdma_read_resp_bytes rdma_read_wr_err rdma_read_wrs rdma_write_bytes
+    rdma_write_recv_bytes rdma_write_wr_err rdma_write_wrs recv_bytes recv_wrs rx_bytes rx_drops rx_pkts
+    send_bytes send_wrs tx_bytes tx_pkts
+    """
+)
 
 
 class Card(Struct, frozen=True):
@@ -130,7 +146,13 @@ def _port(card: Card) -> dict[str, str | bytes | Absent]:
     }
     own = {"rx_write_requests": packets // 2, "rx_read_requests": packets // 9000, **card.hw}
     if is_efa:
-        own = {"rx_pkts": packets, "tx_pkts": packets, "rx_bytes": packets * 8200, "tx_bytes": packets * 8190, **card.hw}
+        own = {
+            "rx_pkts": packets,
+            "tx_pkts": packets,
+            "rx_bytes": packets * 8200,
+            "tx_bytes": packets * 8190,
+            **card.hw,
+        }
     found: dict[str, str | bytes | Absent] = {
         "state": "4: ACTIVE\n" if card.up else "1: DOWN\n",
         "phys_state": "5: LinkUp\n" if card.up else "3: Disabled\n",
@@ -148,8 +170,7 @@ def _port(card: Card) -> dict[str, str | bytes | Absent]:
         if kind:
             found[f"gid_attrs/types/{i}"] = kind + "\n"
             # IPoIB's interface is no owner of the GID: the kernel answers EINVAL for it.
-            found[f"gid_attrs/ndevs/{i}"] = f"{card.netdev}\n" if card.layer == "Ethernet" else _EINVAL
+            path = f"gid_attrs/ndevs/{i}"
+            no_owner = Absent("failed", f"{IB}/{card.name}/ports/1/{path}: Invalid argument")
+            found[path] = f"{card.netdev}\n" if card.layer == "Ethernet" else no_owner
     return {f"ports/1/{name}": content for name, content in found.items()}
-
-
-_EINVAL = Absent("failed", "Invalid argument")

@@ -169,13 +169,9 @@ def _nvswitches() -> list[Function]:
     ]
     for k, address in enumerate(NVSWITCHES):
         port = f"0000:04:{k:02x}.0"
-        found.append(
-            Function(port, "1000", "c010", "060400", "0000:00", (root, switch), 0, CPUS[0], link, "pcieport")
-        )
+        found.append(Function(port, "1000", "c010", "060400", "0000:00", (root, switch), 0, CPUS[0], link, "pcieport"))
         above = (root, switch, port)
-        found.append(
-            Function(address, "10de", "22a3", "068000", "0000:00", above, 0, CPUS[0], link, "nvidia-nvswitch")
-        )
+        found.append(Function(address, "10de", "22a3", "068000", "0000:00", above, 0, CPUS[0], link, "nvidia-nvswitch"))
     return found
 
 
@@ -220,7 +216,13 @@ def log(driver: str) -> tuple[str, ...]:
         )
     )
     switches = tuple(f"nvidia-nvswitch{k}: using MSI-X" for k in range(4))
-    return (*switches, f"nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver for x86_64  {driver}", *cards)
+    return (
+        *switches,
+        f"nvidia-modeset: Loading NVIDIA UNIX Open Kernel Mode Setting Driver for x86_64  {driver}",
+        *cards,
+    )
 
 
-LOG_HEAD = f"Linux version {KERNEL} (buildd@lcy02-amd64-002) (x86_64-linux-gnu-gcc-13 13.3.0) #81-Ubuntu SMP PREEMPT_DYNAMIC"
+LOG_HEAD = (
+    f"Linux version {KERNEL} (buildd@lcy02-amd64-002) (x86_64-linux-gnu-gcc-13 13.3.0) #81-Ubuntu SMP PREEMPT_DYNAMIC"
+)

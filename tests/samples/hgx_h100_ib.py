@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from tests.samples import cards, hgx, linux, network, nvidia, nvml, userland
+from epctl.probes.source import Output
+from tests.samples import cards, dpu, hgx, linux, network, nvidia, nvml, userland
 from tests.samples.cards import Card
 from tests.samples.network import Interface
-from tests.samples.parts import Output, Part, Sample
+from tests.samples.parts import Part, Sample
 
 DRIVER = "580.95.05"
 MEMORY = 85520809984
+FRONT = "10.40.2.31"
 FIRMWARE, BOARD = "28.43.2566", "MT_0000000838"
 _GUIDS = ("72ae54", "72d4b0", "955f48", "72cc1c", "955a3c", "72ab90", "72d258", "955e04")
 _BUSY = (918233711, 917901124, 918120045, 917455310, 918002267, 917988102, 918334519, 917765340)
@@ -36,53 +38,10 @@ def _cards() -> tuple[Card, ...]:
         )
         for i in range(hgx.NUM_GPUS)
     )
-    dpu = Card(
-        "mlx5_8",
-        hgx.DPU[0],
-        hgx.place(hgx.DPU[0]),
-        1,
-        41692,
-        "MT_0000000884",
-        "32.43.2566",
-        "9c63:c003:00b4:1934",
-        layer="Ethernet",
-        rate="200 Gb/sec (2X NDR)",
-        lanes=2,
-        mtu=1024,
-        netdev="ens21f0np0",
-        address="10.40.2.31",
-        busy=40112931,
-    )
-    spare = Card(
-        "mlx5_9",
-        hgx.DPU[1],
-        hgx.place(hgx.DPU[1]),
-        1,
-        41692,
-        "MT_0000000884",
-        "32.43.2566",
-        "9c63:c003:00b4:1935",
-        layer="Ethernet",
-        rate="40 Gb/sec (4X QDR)",
-        lane_gbps=25.0,
-        mtu=1024,
-        up=False,
-        netdev="ens21f1np1",
-    )
-    return (*fabric, dpu, spare)
+    return (*fabric, *dpu.ports(FRONT, "9c63:c003:00b4:1934"))
 
 
 def _interfaces() -> tuple[Interface, ...]:
-    front = Interface(
-        "ens21f0np0",
-        "9c:63:c0:b4:19:34",
-        speed=200000,
-        place=hgx.place(hgx.DPU[0]),
-        addresses=("10.40.2.31/24", "fe80::9e63:c0ff:feb4:1934/64"),
-        gateway="10.40.2.1",
-        pfc=(),
-    )
-    spare = Interface("ens21f1np1", "9c:63:c0:b4:19:35", place=hgx.place(hgx.DPU[1]), up=False, pfc=())
     fabric = tuple(
         Interface(
             f"ibp{0x19 + 0x10 * i}s0",
@@ -95,7 +54,7 @@ def _interfaces() -> tuple[Interface, ...]:
         )
         for i in range(hgx.NUM_GPUS)
     )
-    return (front, spare, *fabric)
+    return (*dpu.interfaces(FRONT, "9c:63:c0:b4:19:34"), *fabric)
 
 
 def build() -> tuple[Part, ...]:
@@ -124,7 +83,7 @@ def build() -> tuple[Part, ...]:
         userland.kernel_modules(hgx.KERNEL, DRIVER, "2.5.1"),
         userland.python(userland.Python("2.32.3", {}, deep_ep=("deepinfer-ep", "2.5.0"))),
         userland.toolchain("13.1", "13.1.80"),
-        userland.environment(NCCL_IB_HCA=f"={names}", NCCL_SOCKET_IFNAME="ens21f0np0"),
+        userland.environment(NCCL_IB_HCA=f"={names}", NCCL_SOCKET_IFNAME=dpu.NAMES[0]),
         userland.active(board, tuple(card.name for card in found)),
     )
 

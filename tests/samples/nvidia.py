@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from epctl.probes.driver_services import SHOW
 from epctl.probes.source import Output
-from tests.samples.parts import Part
+from tests.samples.parts import Argv, Part
 
 PROC = "/proc/driver/nvidia"
 _PARAMS = """ResmanDebugLevel: 4294967295
@@ -89,7 +89,9 @@ def driver(told: Driver, num_gpus: int, more_devices: tuple[str, ...] = ()) -> P
         name: f"{told.library_folder}/{name.removesuffix('.1')}.{told.version}"
         for name in ("libcuda.so.1", "libnvidia-ml.so.1")
     }
-    manager = {} if not told.fabric_manager else {("nv-fabricmanager", "--version"): _manager(told)}
+    commands: dict[Argv, str | Output] = {SHOW: _services(told), ("dmesg",): _log(told)}
+    if told.fabric_manager:
+        commands["nv-fabricmanager", "--version"] = f"Fabric Manager version is : {told.fabric_manager}\n"
     return Part(
         files={
             f"{PROC}/version": f"NVRM version: NVIDIA UNIX Open Kernel Module for {told.machine}  {told.version}  "
@@ -101,7 +103,7 @@ def driver(told: Driver, num_gpus: int, more_devices: tuple[str, ...] = ()) -> P
             "/sys/module/nvidia/version": told.version + "\n",
         },
         folders={"/dev/char": ("1:3", "195:255", *(f"195:{i}" for i in range(num_gpus)))},
-        commands={SHOW: _services(told), ("dmesg",): _log(told), **manager},
+        commands=commands,
         documents={
             "driver_libraries": {
                 "library_path": "",
@@ -124,10 +126,6 @@ def driver(told: Driver, num_gpus: int, more_devices: tuple[str, ...] = ()) -> P
             *more_devices,
         ),
     )
-
-
-def _manager(told: Driver) -> Output:
-    return Output(f"Fabric Manager version is : {told.fabric_manager}\n".encode())
 
 
 def _services(told: Driver) -> Output:

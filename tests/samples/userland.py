@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from epctl.probes.source import Output
 from tests.samples.nvml import Board
-from tests.samples.parts import Output, Part
+from tests.samples.parts import Part
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
 NOT_SUPPORTED_WITHOUT_IMEX = 800
@@ -202,9 +203,7 @@ def active(board: Board, cards: tuple[str, ...], fabric: int = NOT_SUPPORTED_WIT
         {"begin": "devices"},
         {
             "stage": "devices",
-            "devices": [
-                {"ordinal": i, "uuid": board.uuid(i), "num_sms": board.num_sms, **flags} for i in range(count)
-            ],
+            "devices": [{"ordinal": i, "uuid": board.uuid(i), "num_sms": board.num_sms, **flags} for i in range(count)],
         },
         {"begin": "posix"},
         {"stage": "posix", "code": 0},
@@ -215,11 +214,30 @@ def active(board: Board, cards: tuple[str, ...], fabric: int = NOT_SUPPORTED_WIT
     ]
     for a, b in pairs:
         stages += [{"begin": f"copy {b} to {a}"}, {"stage": "copy", "a": a, "b": b, "ok": True}]
-    verbs = [{"device": name, "opened": True, "dmabuf_errno": _EBADF, "dmabuf_gpu_errno": 0} for name in sorted(cards)]
     return Part(
         documents={
             "active_cuda": {"stages": [*stages, {"stage": "end"}], "ended": "", "detail": ""},
-            "active_verbs": {"devices": verbs},
+            "active_verbs": {"stages": _verbs(sorted(cards)), "ended": "", "detail": ""},
             "active_pidfd": {"errno": 0},
         }
     )
+
+
+def _verbs(names: list[str]) -> list[dict[str, Any]]:
+    """Every adapter opens and registers DMA-BUF memory; DevX is a matter of mlx5 alone."""
+    no_devx = {"error": "unsupported", "detail": "mlx5dv_is_supported says no"}
+    steps: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("open", {"errno": 0, "opened": True}),
+        ("dmabuf", {"errno": _EBADF}),
+        ("devx", {"errno": 0}),
+        ("gpu", {"errno": 0}),
+    )
+    found: list[dict[str, Any]] = [{"begin": "list"}, {"stage": "list", "devices": names}]
+    for stage, told in steps:
+        if stage == "gpu":
+            found.append({"begin": "gpu memory"})
+        for name in names:
+            foreign = stage == "devx" and not name.startswith("mlx5")
+            found.append({"begin": f"{stage} of {name}"})
+            found.append({"stage": stage, "device": name, **({"errno": no_devx} if foreign else told)})
+    return [*found, {"stage": "end"}]

@@ -469,7 +469,7 @@ def roce_node() -> Snapshot:
 
 
 def efa_node() -> Snapshot:
-    """AWS P5: H100 behind NVSwitch, 8 EFA devices (a real one has 32), aws-ofi-nccl installed and asked for."""
+    """AWS P5en: Hopper behind NVSwitch, 8 EFA devices (a real one has 16), aws-ofi-nccl installed and asked for."""
     cards = tuple(
         msgspec.structs.replace(
             nic(i),
@@ -505,7 +505,7 @@ def efa_node() -> Snapshot:
         "software.deep_ep": (),
         "host.virtualization": "amazon",
         "host.vendor": "Amazon EC2",
-        "host.product": "p5.48xlarge",
+        "host.product": "p5en.48xlarge",
         "host.hugepages_2m_total": 16384,
         "host.hugepages_2m_free": 16000,
     }.items():

@@ -75,6 +75,7 @@ def test_without_a_gpu_every_rung_is_closed_by_that() -> None:
         (GDAKI, edit(ib_node(), "rdma.devices.0.atomic_cap", "ATOMIC_NONE"), "mlx5_0 reports no RDMA atomics"),
         (GDAKI, env(ib_node(), NCCL_GIN_TYPE="2"), "NCCL_GIN_TYPE=2"),
         (EFA_GDA, edit(efa_node(), "gdr.gdrdrv_version", "2.4"), "gdrdrv 2.4"),
+        (EFA_GDA, edit(efa_node(), "host.product", "p5.48xlarge"), "p5.48xlarge has EFA, but no EFA GDA"),
         (EFA_GDA, edit(efa_node(), "software.net_plugins.0.version", "1.19.0"), "aws-ofi-nccl 1.19.0"),
         (EFA_GDA, edit(efa_node(), "rdma.efa_driver_version", "2.17.2"), "efa module 2.17.2"),
         (EFA_GDA, edit(efa_node(), "gpu.driver.params", ()), "PeerMappingOverride"),

@@ -50,7 +50,17 @@ STAGES: list[dict[str, Any]] = [
 ]
 DOCUMENTS: dict[str, Any] = {
     "active_cuda": {"stages": STAGES, "ended": "", "detail": ""},
-    "active_verbs": {"devices": [{"device": "mlx5_0", "opened": True, "dmabuf_errno": 9}]},
+    "active_verbs": {
+        "stages": [
+            {"stage": "list", "devices": ["mlx5_0"]},
+            {"stage": "open", "device": "mlx5_0", "errno": 0, "opened": True},
+            {"stage": "dmabuf", "device": "mlx5_0", "errno": 9},
+            {"stage": "devx", "device": "mlx5_0", "errno": 1},
+            {"begin": "gpu memory"},
+        ],
+        "ended": "timed_out",
+        "detail": "no answer",
+    },
     "active_nvcc": {"ok": False, "message": "probe.cu(1): error: x"},
     "active_pidfd": {"errno": 1},
     "active_import": {"error_line": "ImportError: undefined symbol: ncclDevCommCreate"},
@@ -71,7 +81,8 @@ def test_everything_answered() -> None:
         PeerAccess(1, 0, False, Absent("failed", "217: cuMemcpyPeer")),
     )
     assert (area.nvcc_compile, area.nvcc_compile_message) == (False, "probe.cu(1): error: x")
-    assert area.verbs == (VerbsProbe("mlx5_0", True, 9),)
+    late = Absent("timed_out", "in the stage gpu memory: no answer")
+    assert area.verbs == (VerbsProbe("mlx5_0", True, 9, late, 1),)
     assert area.pidfd_getfd == 1
     assert area.deep_ep_import == "ImportError: undefined symbol: ncclDevCommCreate"
     assert reason(area.gin) == "not_probed"
@@ -262,6 +273,9 @@ def test_nvcc_error_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert active_nvcc.first_error("") == "nvcc said nothing"
 
 
-def test_verbs_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(active_verbs, "LIBRARY", "libno-such-verbs.so.1")
-    assert active_verbs.probe()["error"] == "not_found"
+def test_verbs_without_the_library(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(vars(active_verbs)["rdma"], "VERBS_LIBRARY", "libno-such-verbs.so.1")
+    active_verbs.main()
+    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    area = active(FakeSource(documents={"active_verbs": {"stages": [line], "ended": "", "detail": ""}}))
+    assert reason(area.verbs) == "not_found"

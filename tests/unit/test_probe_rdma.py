@@ -102,6 +102,18 @@ def test_gid_table_keeps_only_entries_that_are_set() -> None:
     ]
 
 
+def test_a_gid_of_infiniband_belongs_to_no_interface() -> None:
+    row = f"{IB}/mlx5_0/ports/1/gid_attrs/ndevs/0"
+    files: dict[str, str | bytes | Absent] = {
+        f"{IB}/mlx5_0/ports/1/gids/0": "fe80:" + "0000:" * 6 + "0001",
+        row: Absent("failed", f"{row}: Invalid argument"),
+    }
+    ports = device(rdma(FakeSource(files)), "mlx5_0").ports
+    assert isinstance(ports, tuple)
+    assert isinstance(ports[0].gids, tuple)
+    assert absent(ports[0].gids[0].netdev).absent == "not_found"
+
+
 def test_a_full_gid_table_is_not_read_to_its_end() -> None:
     files = {f"{IB}/mlx5_0/ports/1/gids/{i}": "0000:" * 7 + "0000" for i in range(256)}
     files[f"{IB}/mlx5_0/ports/1/gids/20"] = "fe80:" + "0000:" * 6 + "0001"

@@ -102,6 +102,7 @@ def test_nvlink_bandwidth_is_that_of_the_active_links() -> None:
     found = capabilities(Context(edit(ib_node(), "gpu.gpus.1.links.17.active", False))).gpus
     assert found[0].nvlink_gbs == pytest.approx(18 * 26.562)
     assert (found[1].nvlinks_active, found[1].nvlink_gbs) == (17, pytest.approx(17 * 26.562))
+    assert found[1].nvlink_states == "|" * 17 + "."
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def _gpus(report: Report) -> str:
     if not report.capabilities.gpus:
         return ""
     rows = [
-        f"| {gpu.gpu} | {_number(gpu.nvlinks_active)}/{_number(gpu.nvlinks)} | {_number(gpu.nvlink_gbs)} "
+        f"| {gpu.gpu} | {_number(gpu.numa_node)} | {_number(gpu.nvlinks_active)}/{_number(gpu.nvlinks)} | {_number(gpu.nvlink_gbs)} "
         f"| {_text(', '.join(gpu.nics)) or '–'} | {gpu.nic_path or '–'} "
         f"| {_number(gpu.rdma_nominal_gbps)} | {_number(gpu.rdma_usable_gbps)} |"
         for gpu in report.capabilities.gpus
@@ -55,8 +55,8 @@ def _gpus(report: Report) -> str:
     head = [
         "## Links",
         "",
-        "| GPU | NVLinks | GB/s | NIC | path | nominal Gb/s | usable Gb/s |",
-        "|---|---|---|---|---|---|---|",
+        "| GPU | NUMA | NVLinks | GB/s | NIC | path | nominal Gb/s | usable Gb/s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*head, *rows])
 

@@ -22,6 +22,7 @@ COLOUR = {"fail": "bold red", "warn": "bold yellow", "info": "cyan"}
 MAX_EVIDENCE = 8
 """Lines of evidence shown for one finding; JSON has them all."""
 NARROW = 80
+GLANCE = ("GPU", "NUMA", "NVLinks", "GB/s", "NIC", "path", "Gb/s", "usable")
 
 
 def render(report: Report) -> str:
@@ -91,14 +92,14 @@ def _glance(console: Console, report: Report) -> None:
         console.print(plain(line))
     rows = report.capabilities.gpus
     if rows:
-        table = _table(
-            "GPU", "NVLinks", "GB/s", "NIC", "path", "Gb/s", "usable", right=("GPU", "GB/s", "Gb/s", "usable")
-        )
+        table = _table(*GLANCE, right=("GPU", "NUMA", "GB/s", "Gb/s", "usable"))
         for gpu in rows:
-            full = gpu.nvlinks_active == gpu.nvlinks
+            whole = set(gpu.nvlink_states) <= {"|"}
+            count = f"{_number(gpu.nvlinks_active)}/{_number(gpu.nvlinks)}"
             table.add_row(
                 str(gpu.gpu),
-                _cell(f"{_number(gpu.nvlinks_active)}/{_number(gpu.nvlinks)}", "" if full else "bold red"),
+                _number(gpu.numa_node),
+                count if whole else _cell(f"{count} {gpu.nvlink_states}", "bold red"),
                 _number(gpu.nvlink_gbs),
                 plain(" ".join(gpu.nics)) or "-",
                 gpu.nic_path or "-",
@@ -179,11 +180,12 @@ def _finding(console: Console, finding: Finding) -> None:
         table.add_row("", f"… and {len(finding.evidence) - MAX_EVIDENCE} more (--format json has them all)")
     table.add_row("  why", finding.why)
     table.add_row("  fix", plain(finding.fix))
-    for line in finding.commands:
-        table.add_row("   $", _cell(plain(line), "green"))
-    for url in finding.reference.split():
-        table.add_row("  see", _cell(url, "dim"))
     console.print(table)
+    # Whole lines, however long: they are there to be copied.
+    for line in finding.commands:
+        console.print(Text.assemble("   $    ", (plain(line), "green")), soft_wrap=True)
+    for url in finding.reference.split():
+        console.print(Text.assemble("  see   ", (url, "dim")), soft_wrap=True)
     console.print()
 
 
@@ -203,8 +205,9 @@ def _unknown(console: Console, report: Report) -> None:
 
 def _verdict(console: Console, report: Report) -> None:
     summary = report.summary
+    no_gpu = any(finding.id == "NODE-NO-GPU" and finding.status == "failed" for finding in report.findings)
     words = {
-        "failed": ("NOT READY", "bold red"),
+        "failed": ("NO NVIDIA GPU HERE" if no_gpu else "NOT READY", "bold red"),
         "warnings": ("READY, with warnings", "bold yellow"),
         "not_measured": ("COULD NOT LOOK: nothing that matters could be read", "bold yellow"),
         "healthy": ("HEALTHY", "bold green"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known
 from epctl.core.snapshot import Snapshot
@@ -15,6 +17,11 @@ BUILT_IN = ("ib", "socket")
 """Networks inside NCCL; NCCL_NET compares without regard to case."""
 _OTHERS = ("hpcx", "sharp", "gib", "fastrak", "spectrum-x")
 """Marks of `libnccl-net.so` files that do not speak libfabric (HPC-X of NGC images, Google's gIB and FasTrak)."""
+
+EFA_INSTANCES = re.compile(r"(p4d|p4de|p5|p5e|p5en|p6-b200|p6-b300|p6e-gb200|p6e-gb300)\.[a-z0-9-]+", re.ASCII)
+"""GPU instance types for EP that have EFA (AWS documentation, EFA instance types); DMI tells the type."""
+GDA_INSTANCES = re.compile(r"(p5en|p6-b200|p6-b300)\.[a-z0-9-]+", re.ASCII)
+"""Instance types with EFA-GDA (aws-ofi-nccl doc/gin-getting-started.md)."""
 
 
 def found(node: Snapshot) -> tuple[NetPlugin, ...]:

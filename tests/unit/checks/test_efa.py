@@ -70,7 +70,7 @@ CASES = [
     Case("EFA-SILENT-SOCKET", unset(EFA, "NCCL_NET"), EFA, "NCCL_NET is not set", "info"),
     Case("EFA-SILENT-SOCKET", env(EFA, NCCL_NET="Socket"), EFA, "NCCL_NET=Socket", "fail", num_nodes=2),
     Case("EFA-SILENT-SOCKET", env(EFA, NCCL_NET="IB"), env(EFA, NCCL_NET="Libfabric"), "NCCL_NET=IB", "info"),
-    Case("EFA-POD-RESOURCE", edit(EFA, "rdma.devices", ()), EFA, "p5.48xlarge has EFA", num_nodes=2),
+    Case("EFA-POD-RESOURCE", edit(EFA, "rdma.devices", ()), EFA, "p5en.48xlarge has EFA", num_nodes=2),
     Case("EFA-POD-RESOURCE", edit(EFA, "rdma.devices", ()), EFA, "shows no efa device", "warn"),
     Case("EFA-POD-RESOURCE", edit(EFA, "rdma.uverbs", ()), EFA, "no uverbs device in /dev/infiniband", num_nodes=2),
     Case(

@@ -27,9 +27,7 @@ CASES = [
         fix_says="Unset NCCL_GIN_TYPE",
     ),
     Case("PROFILE-FORBIDS", env(IB, NCCL_CUMEM_ENABLE="00"), env(IB, NCCL_CUMEM_ENABLE="1"), "NCCL_CUMEM_ENABLE=00"),
-    Case(
-        "PROFILE-FORBIDS", env(IB, NCCL_CUMEM_ENABLE="0"), IB, "epctl itself rules it out", profiles=("epctl",)
-    ),
+    Case("PROFILE-FORBIDS", env(IB, NCCL_CUMEM_ENABLE="0"), IB, "epctl itself rules it out", profiles=("epctl",)),
     Case("PROFILE-FORBIDS", env(BARE, NCCL_GIN_TYPE="2"), BARE, "it is not installed here", "info"),
     Case("PROFILE-FORBIDS", env(EFA, NCCL_SYM_GENK_ENABLE="1"), EFA, "multi-node GENK needs strong", profiles=("efa",)),
     Case(

@@ -1,0 +1,31 @@
+"""The model is arithmetic: it reaches for nothing outside, and loads fast."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import epctl.model
+
+MODULES = sorted(Path(epctl.model.__file__).parent.glob("*.py"))
+OUTSIDE = {"os", "subprocess", "socket", "pathlib", "shutil", "threading", "ctypes", "time"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+def test_imports_are_standard_library_msgspec_and_errors(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            top = name.split(".")[0]
+            assert name not in OUTSIDE
+            assert (
+                top in sys.stdlib_module_names
+                or top == "msgspec"
+                or name == "epctl.core.errors"
+                or name.startswith("epctl.model")
+            )
