@@ -81,7 +81,8 @@ def nccl_downgraded_by_pip(context: Context) -> Iterator[Seen]:
     for profile, floor in context.floors("nccl"):
         for name, version in _wheels(context).items():
             if version == pin and versions.below(version, floor):
-                severity: Severity | None = None if gin.is_installed(context, profile) else "info"
+                installed = profile.detect.distributions and gin.is_installed(context, profile)
+                severity: Severity | None = None if installed else "info"
                 yield bad(f"{name} {version} is PyTorch's pin; {profile.title} needs {floor}", severity=severity)
 
 

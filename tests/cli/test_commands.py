@@ -85,6 +85,26 @@ def test_the_degraded_node_is_found_out_with_its_three_faults_by_name(run: Run) 
     assert found["NVLINK-INACTIVE"]["severity"] == "fail"
 
 
+def test_the_recorded_two_gpu_machine_is_what_is_known_of_it(run: Run) -> None:
+    report = json.loads(run("doctor", "--sample", "h200x2-vm", "--format", "json").out)
+    assert [(gpu["nvlinks_active"], gpu["nvlinks"], gpu["nvlink_gbs"]) for gpu in report["capabilities"]["gpus"]] == [
+        (18, 18, 478.116)
+    ] * 2
+    assert report["capabilities"]["gpus"][0]["rdma_nominal_gbps"]["absent"] == "not_found"
+    ladder = {rung["rung"]: rung for rung in report["ladder"]}
+    assert ladder["load/store over NVLink"]["state"] == "yes"
+    assert "NCCL_NVLS_ENABLE=0" in ladder["multimem (NVLink SHARP)"]["gate"]
+    found = {entry["id"]: entry for entry in report["findings"] if entry["status"] == "failed"}
+    assert "NCCL 2.28.9" in found["NCCL-TOO-OLD"]["evidence"][0]
+    assert "needs 2.32.3" in found["NCCL-TOO-OLD"]["evidence"][0]
+    assert "nvcc 13.0.88" in found["PROFILE-CUDA-TOOLKIT"]["evidence"][0]
+    assert {entry["id"] for entry in found.values() if entry["severity"] == "fail"} == {
+        "NCCL-TOO-OLD",
+        "PROFILE-CUDA-TOOLKIT",
+        "JIT-LIBDW",
+    }
+
+
 def test_the_laptop_has_the_one_finding_that_matters(run: Run) -> None:
     assert set(failed(run, "laptop")) == {"NODE-NO-GPU"}
 
