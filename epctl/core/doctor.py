@@ -139,6 +139,25 @@ def examine(node: Snapshot, checks: Iterable[Check], profile_names: tuple[str, .
     )
 
 
+COUNTS = ("fail", "warn", "note", "passed", "unknown", "skipped")
+"""Columns of `area_counts`."""
+
+
+def area_counts(report: Report) -> dict[str, tuple[int, ...]]:
+    """Title of each area of which something was looked at → counts in the order of COUNTS."""
+    rows: dict[str, tuple[int, ...]] = {}
+    for area, title in AREAS.items():
+        mine = [finding for finding in report.findings if finding.area == area]
+        if any(finding.status != "skipped" for finding in mine):
+            wrong = [finding.severity for finding in mine if finding.status == "failed"]
+            seen = [finding.status for finding in mine]
+            rows[title] = (
+                *(wrong.count(severity) for severity in ("fail", "warn", "info")),
+                *(seen.count(status) for status in ("passed", "unknown", "skipped")),
+            )
+    return rows
+
+
 def summarise(findings: tuple[Finding, ...]) -> Summary:
     """Counts and the verdict. A node on which no check passed or failed was not looked at: it is never called healthy."""
     wrong = [finding.severity for finding in findings if finding.status == "failed"]

@@ -92,16 +92,23 @@ def spread_of_gate(
     if kind == BLIND:
         gap = (found.mean - expected) / expected
     else:
-        z = (found.mean - expected) / found.standard_error if found.standard_error else _no_spread(found.mean, expected)
+        z = standard_score(found.mean, expected, found.standard_error, found.tokens)
     fields = {
         name: getattr(found, name) for name in ("groups", "mean", "standard_error", "p50", "p99", "tokens", "load")
     }
     return Spread(**fields, closed_form=expected, closed_form_kind=kind, z=z, relative_gap=gap)
 
 
-def _no_spread(mean: float, expected: float) -> float:
-    """z where every token reached the same number of groups."""
-    return 0.0 if math.isclose(mean, expected, rel_tol=1e-9) else math.copysign(math.inf, mean - expected)
+def standard_score(mean: float, expected: float, standard_error: float, tokens: int) -> float:
+    """Standard errors between a mean over `tokens` and its expectation.
+
+    Where hardly any token differs from the others, the error measured from them is too small (zero if none does): a gap of g then
+    stands for about g x tokens rare events that did not come, which vary by the root of their number.
+    """
+    gap = mean - expected
+    if math.isclose(mean, expected, rel_tol=1e-9):
+        return 0.0
+    return gap / max(standard_error, math.sqrt(abs(gap) / tokens))
 
 
 def spread_of_trace(trace: Trace, num_groups: int, *, step_tokens: int = 0) -> Spread:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from epctl.core.check import AREAS, Finding
-from epctl.core.doctor import Report
+from epctl.core.check import Finding
+from epctl.core.doctor import COUNTS, Report, area_counts
 from epctl.core.fact import Absent
 from epctl.core.render.safe import plain
 
 MARKS = {"yes": "yes", "no": "**no**", "unknown": "unknown"}
-STATUSES = ("failed", "passed", "unknown", "skipped")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
@@ -84,15 +83,6 @@ def _finding(finding: Finding) -> str:
 
 
 def _areas(report: Report) -> str:
-    rows = []
-    for area, title in AREAS.items():
-        mine = [finding for finding in report.findings if finding.area == area]
-        if mine:
-            count = {
-                status: sum(finding.status == status for finding in mine)
-                for status in ("failed", "passed", "unknown", "skipped")
-            }
-            rows.append(
-                f"| {title} | {count['failed']} | {count['passed']} | {count['unknown']} | {count['skipped']} |"
-            )
-    return "\n".join(["## Areas", "", "| area | failed | passed | unknown | skipped |", "|---|---|---|---|---|", *rows])
+    rows = [f"| {title} | {' | '.join(map(str, counts))} |" for title, counts in area_counts(report).items()]
+    head = f"| area | {' | '.join(COUNTS)} |"
+    return "\n".join(["## Areas", "", head, "|---" * (len(COUNTS) + 1) + "|", *rows])

@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from epctl.core.check import AREAS, Finding
-from epctl.core.doctor import Report
+from epctl.core.check import Finding
+from epctl.core.doctor import COUNTS, Report, area_counts
 from epctl.core.fact import Absent
 from epctl.core.render.safe import plain
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MARK = {"yes": ("yes", "green"), "no": ("no", "red"), "unknown": ("?", "yellow")}
 COLOUR = {"fail": "bold red", "warn": "bold yellow", "info": "cyan"}
+STYLE = {"fail": "bold red", "warn": "yellow", "note": "cyan"}
 MAX_EVIDENCE = 8
 """Lines of evidence shown for one finding; JSON has them all."""
 NARROW = 80
@@ -132,26 +133,13 @@ def _ladder(console: Console, report: Report) -> None:
 
 
 def _areas(console: Console, report: Report) -> None:
-    table = _table(
-        "Area",
-        "failed",
-        "warn",
-        "passed",
-        "unknown",
-        "skipped",
-        right=("failed", "warn", "passed", "unknown", "skipped"),
-    )
-    for area, title in AREAS.items():
-        mine = [finding for finding in report.findings if finding.area == area]
-        if any(finding.status != "skipped" for finding in mine):
-            wrong = [finding.severity for finding in mine if finding.status == "failed"]
-            counts = [sum(finding.status == status for finding in mine) for status in ("passed", "unknown", "skipped")]
-            table.add_row(
-                title,
-                _cell(str(wrong.count("fail") or "-"), "bold red" if "fail" in wrong else ""),
-                _cell(str(len(wrong) - wrong.count("fail") or "-"), "yellow" if wrong else ""),
-                *(str(count or "-") for count in counts),
-            )
+    table = _table("Area", *COUNTS, right=COUNTS)
+    for title, counts in area_counts(report).items():
+        cells = [
+            _cell(str(count or "-"), STYLE.get(name, "") if count else "")
+            for name, count in zip(COUNTS, counts, strict=True)
+        ]
+        table.add_row(title, *cells)
     if table.row_count:
         console.print(table)
         console.print()
