@@ -16,7 +16,7 @@ from epctl.model.ep import plan_ep
 from epctl.model.ep_types import EpPlan, EpRequest
 from epctl.model.limits import KERNEL_LIMITS
 from epctl.model.refusal import RefusalError
-from epctl.model.rules import RULES, Rules, calibrated, rules_named
+from epctl.model.rules import RULES, Rules
 from epctl.model.traffic import bytes_moved, combine_volumes, dispatch_volumes, domain_of, stages
 
 RATES = st.floats(1.0, 2000.0)
@@ -243,26 +243,6 @@ def test_a_given_gate_moves_the_plan() -> None:
     assert limited.expected_distinct_ranks_exact == ""
     assert limited.traffic.rdma < balanced.traffic.rdma
     assert {term.formula for term in limited.terms[:2]} == {"given"}
-
-
-def test_every_constant_has_a_source() -> None:
-    for name, rules in RULES.items():
-        assert rules_named(name) is rules
-        assert set(rules.sources) == set(rules.__struct_fields__) - {"name", "sources"}
-        assert all(rules.sources.values())
-    with pytest.raises(RefusalError):
-        rules_named("deepep-9")
-
-
-def test_calibration_replaces_rates_and_sources() -> None:
-    own = calibrated(RULES["epctl"], sm_read_gbs=50.0, sm_write_gbs=60.0, source="bench.json")
-    assert (own.sm_read_gbs, own.sources["sm_write_gbs"], own.sources["margin"]) == (
-        50.0,
-        "bench.json",
-        RULES["epctl"].sources["margin"],
-    )
-    with pytest.raises(RefusalError):
-        calibrated(RULES["epctl"], sm_read_gbs=0.0, sm_write_gbs=60.0, source="bench.json")
 
 
 def test_exact_arithmetic_decides_at_whole_numbers() -> None:
