@@ -296,4 +296,6 @@ def _full_gid(word: str) -> str:
         address = IPv6Address(word[:64].partition("%")[0])
     except AddressValueError:
         return ""
-    return address.exploded if int(address) else ""
+    # Not `exploded`: Python 3.13 writes the tail of a mapped IPv4 address with dots.
+    digits = f"{int(address):032x}"
+    return ":".join(digits[i : i + 4] for i in range(0, 32, 4)) if int(address) else ""
