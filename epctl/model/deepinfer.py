@@ -1,7 +1,7 @@
 """DeepInfer's layout arithmetic: how ranks and experts are laid out, and what its decode throughput counts, step by step.
 
-Sources: ep_size, cp, the lower bound of redundant experts and tokens/s/GPU as DeepInfer's articles of October 2026 state them; their
-64 requests and draft length 5, credited as 384 tokens a step, are a test of this module.
+Source: DeepInfer's rules as the requirements of `epctl plan` give them; its code was not read. The one published example, 64 requests
+and draft length 5 credited as 384 tokens a step (articles of October 2026, in published_results.json), is a test of this module.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def predicted(row: Published, times: tuple[StageTime, ...]) -> float | None:
     V2's bandwidths by the main kernel, scale-out copies where RDMA is the link and scale-up ones where NVLink is. None where the row is
     about another design or another way to count (the hybrid-ep branch's DeepEP and PCIe tables and its torch calls).
 
-    Sources of the ways to count: deepseek-ai/DeepEP, tests/test_internode.py, tests/test_low_latency.py, tests/elastic/test_ep.py and, on
-    the hybrid-ep branch, tests/test_hybrid_ep.py.
+    Sources of the ways to count: deepseek-ai/DeepEP, tests/test_internode.py, tests/elastic/test_ep.py and, on the hybrid-ep branch,
+    tests/test_hybrid_ep.py; for low latency the notes of published_results.json.
     """
     if row.kernel in ("DeepEP", "PCIe (no NVLink)") or row.api == "torch":
         return None

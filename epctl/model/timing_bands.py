@@ -55,7 +55,7 @@ KERNEL_US: dict[Layout, Band] = {
 
 RDMA_MTU_BYTES = 4096
 RDMA_PACKET_BYTES = 26
-"""LRH 8, BTH 12, ICRC 4, VCRC 2. Source: InfiniBand Architecture Specification, volume 1."""
+"""LRH 8, BTH 12, ICRC 4, VCRC 2. Header sizes of the InfiniBand Architecture Specification, volume 1 (from memory)."""
 RDMA_MESSAGE_BYTES = 16
 """RETH of an RDMA write. Source: the same."""
 
