@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from epctl.commands import options
+from epctl.core.errors import EpctlError
 
 
 def capture(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The bundle to write (.tar.gz).")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The bundle to write (.tar.gz).")
+    ] = None,
     redact: Annotated[
         bool,
         typer.Option(
@@ -29,8 +32,14 @@ def capture(
     from epctl.probes import capturing
 
     options.choice(format, ("text", "json"), "--format")
+    if sample == "list":
+        options.list_samples(format, None)
+        return
+    if output is None:
+        raise EpctlError("there is no place for the bundle", "capture writes one file", "give it with -o FILE.tar.gz")
     request = capturing.Request(output, redact, description, active=not no_active, python=python)
-    made = capturing.capture(request, path, sample)
+    with options.progress("recording this node"):
+        made = capturing.capture(request, path, sample)
     if format == "json":
         from epctl.core.jsontext import dump
 

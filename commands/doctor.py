@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,9 @@ def doctor(
         int,
         typer.Option("--nodes", min=1, help="Nodes of the planned job; more than one makes missing RDMA a failure."),
     ] = 1,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show what passed and why checks do not apply (text).")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when there are warnings.")] = False,
     list_checks: Annotated[bool, typer.Option("--list", help="List all checks and profiles.")] = False,
     explain: Annotated[str | None, typer.Option("--explain", metavar="ID", help="Explain one check.")] = None,
@@ -51,11 +55,12 @@ def doctor(
 ) -> None:
     """Say what is wrong with a node: cause, evidence, fix.
 
-    Exit code: 0 healthy, 1 a check failed, 2 usage, 3 warnings under --strict, 4 nothing that matters could be read.
+    Exit code: 0 fine, 1 a check failed, 2 usage, 3 warnings under --strict, 4 what matters could not be read
+    (under --strict: any check of severity fail).
     """
     options.choice(format, FORMATS, "--format")
     if sample == "list":
-        return options.list_samples()
+        return options.list_samples(format, output)
     if list_checks or explain is not None:
         return _catalogue(explain, format, output)
     report = _examine(
@@ -65,10 +70,12 @@ def doctor(
         from epctl.core.fix_script import script
 
         options.emit(script(report), fix_script)
-    from epctl.core.render import renderer
+    from epctl.core.render import View, renderer
+    from epctl.core.verdict import exit_code
 
-    options.emit(renderer(format)(report), output)
-    raise typer.Exit(report.exit_code(strict=strict))
+    view = View(terminal=output is None and sys.stdout.isatty(), verbose=verbose or bool(only))
+    options.emit(renderer(format)(report, view), output)
+    raise typer.Exit(exit_code(report.summary, strict=strict))
 
 
 def _examine(

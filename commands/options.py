@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,15 +43,32 @@ def snapshot_of(path: Path | None, sample: str | None, *, active: bool, python: 
         return load.from_path(path)
     if sample is not None:
         return load.sample(sample)
-    return load.live(active=active, python=python)
+    with progress("looking at this node"):
+        return load.live(active=active, python=python)
 
 
-def list_samples() -> None:
-    """Prints the packaged samples, one a line."""
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """A spinner with `what` on standard error while the block runs, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} …"):
+        yield
+
+
+def list_samples(format: str, output: Path | None) -> None:  # noqa: A002
+    """Prints the packaged samples, one a line, or as JSON."""
+    from epctl.core.jsontext import dump
     from epctl.probes import load
 
-    for name, description in load.samples().items():
-        typer.echo(f"{name:24} {description}")
+    found = load.samples()
+    if format == "json":
+        whole = {"schema": {"name": "epctl.samples", "version": 1}, "samples": found}
+        return emit(dump(whole).decode(), output)
+    return emit("".join(f"{name:24} {description}\n" for name, description in found.items()), output)
 
 
 def emit(text: str, output: Path | None) -> None:

@@ -11,7 +11,7 @@ from epctl.commands import options
 
 
 def probe(
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of a reader; `list` names them.")],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of a reader; `list` names them.")] = "list",
     file: Annotated[
         Path | None, typer.Option("--file", metavar="F", help="Read this file instead of running the tool.")
     ] = None,
@@ -28,8 +28,10 @@ def probe(
     from epctl.probes import tools
 
     options.choice(format, ("text", "json"), "--format")
+    if sample == "list":
+        return options.list_samples(format, output)
     if tool == "list":
-        return options.emit("".join(f"{name:16} {command}\n" for name, command in tools.TOOLS.items()), output)
+        return options.emit(reading.listing(tools.TOOLS, format), output)
     found = tools.probe(tool, file, path, sample)
     options.emit(reading.render(tool, found, format), output)
     raise typer.Exit(0 if found.status in ("ok", "partial") else 4)

@@ -9,6 +9,7 @@ from epctl.core.fact import NOT_PROBED, Absent, Fact
 from epctl.core.snapshot.software import ActiveArea, GpuAttributes, PeerAccess, VerbsProbe
 from epctl.probes import documents
 from epctl.probes.source import Source
+from epctl.probes.stages import Stages
 
 LIMITS_S = {"active_cuda": 80.0, "active_verbs": 60.0, "active_nvcc": 70.0, "active_pidfd": 15.0, "active_import": 70.0}
 """Collector → seconds. Eight GPUs without persistence mode take tens of seconds for their contexts."""
@@ -37,41 +38,6 @@ def active(source: Source) -> ActiveArea:
         pidfd_getfd=documents.integer(found["active_pidfd"], "errno"),
         deep_ep_import=documents.text(found["active_import"], "error_line"),
     )
-
-
-class Stages:
-    """The lines of a collector of STAGED. A stage that is not among them is absent for the reason that the collector ended for."""
-
-    def __init__(self, document: Any) -> None:  # noqa: ANN401 - JSON
-        lines = documents.items(document, "stages", lambda line: line if isinstance(line, dict) else None)
-        self.lines: tuple[dict[str, Any], ...] = () if isinstance(lines, Absent) else lines
-        self.absent = lines if isinstance(lines, Absent) else _ending(document, self.lines)
-
-    def every(self, name: str) -> tuple[dict[str, Any], ...]:
-        """All lines of one stage."""
-        return tuple(line for line in self.lines if line.get("stage") == name)
-
-    def stage(self, name: str) -> Any:  # noqa: ANN401 - JSON
-        """The line of one stage, or why there is none. The failure of a call stands in place of what it should have told."""
-        found = next(iter(self.every(name)), None)
-        if found is None:
-            return self.absent
-        if "failed" in found:
-            call, code = documents.text_of(found["failed"]), documents.text_of(found.get("code"))
-            failure = {"error": call, "detail": code}
-            return {"code": found.get("code"), "version": failure, "devices": failure}
-        return found
-
-
-def _ending(document: Any, lines: tuple[dict[str, Any], ...]) -> Absent:  # noqa: ANN401 - JSON
-    """Why there are no more stages."""
-    ended, detail = documents.name_of(document, "ended"), documents.name_of(document, "detail")
-    if not ended:
-        return NOT_PROBED
-    begun = [line["begin"] for line in lines if isinstance(line.get("begin"), str)]
-    where = f"in the stage {documents.text_of(begun[-1])}: " if begun else ""
-    reason = documents.absent_of({"error": ended, "detail": f"{where}{detail}"})
-    return reason or NOT_PROBED
 
 
 def _code(stage: Any) -> Fact[int]:  # noqa: ANN401 - JSON

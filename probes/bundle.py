@@ -137,7 +137,8 @@ def read_archive(path: Path) -> dict[str, bytes]:
                 stream = archive.extractfile(info) if info.isreg() else None
                 if stream is not None:
                     members[info.name.removeprefix("./")] = stream.read(MAX_MEMBER_BYTES)
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, UnicodeError) as error:
+    # TypeError: tarfile on Python 3.11 for a file of three bytes.
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, TypeError) as error:
         raise _refused(path, f"it is no whole .tar.gz ({error or type(error).__name__})") from None
     except OSError as error:
         raise EpctlError(

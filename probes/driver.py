@@ -10,7 +10,7 @@ from msgspec import structs
 from epctl.core.fact import Absent, Fact
 from epctl.core.snapshot.gpu import Driver, Setting
 from epctl.probes import documents, sysfs
-from epctl.probes.driver_services import fabric_manager_version, imex, services
+from epctl.probes.driver_services import fabric_manager_version, imex, imex_nodes_file, services
 from epctl.probes.kernel_log import KernelLog, kernel_log
 from epctl.probes.nvml_answers import NOT_SUPPORTED, Answers, code_of
 from epctl.probes.nvml_gpus import missing_of, started
@@ -111,6 +111,7 @@ def _files(source: Source) -> Driver:
         libnvidia_ml_version=_suffix(libnvidia_ml),
         nvidia_smi=_program(source, loader, "nvidia-smi", SMI_PATHS),
         nvlsm=_installed(source, loader, "nvlsm", NVLSM_PATHS),
+        imex_nodes_file=imex_nodes_file(source),
     )
 
 

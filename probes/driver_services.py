@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from epctl.core.fact import Absent, Fact
 from epctl.core.snapshot.gpu import Service
@@ -21,6 +22,12 @@ PID_FILES = {
 PROCESSES = {"nvidia-fabricmanager": "nv-fabricmanage", "nvidia-imex": "nvidia-imex", "nvlsm": "nvlsm"}
 PROCESSES["nvidia-persistenced"] = "nvidia-persiste"
 """Names of the processes: the kernel keeps 15 characters."""
+WITNESS = "kthreadd"
+"""Process 2 of any Linux. Whoever does not see it does not see the host's processes (container, /proc with hidepid)."""
+RUNNING = ("pgrep", "-l", "-x", "|".join((*PROCESSES.values(), WITNESS)))
+"""A daemon may run in a container of this host (GPU Operator's driver container, ComputeDomains of the DRA driver), where its
+unit of this system is inactive. One command instead of a walk through /proc, which would record every process."""
+NODES_FILE = "/etc/nvidia-imex/nodes_config.cfg"
 TIMEOUT_S = 5.0
 IMEX_TIMEOUT_S = 5.0
 MAX_BAD_CELLS = 1024
@@ -33,15 +40,47 @@ _IMEX_ROW = re.compile(r"[ \t]{0,64}(\d{1,5})((?:[ \t]{1,64}\S{1,8})+)[ \t]{0,64
 
 def services(source: Source) -> tuple[Service, ...]:
     """State of each service. One that is not installed is inactive: systemd says so, too."""
-    states, reason = _states(source.run(*SHOW, timeout_s=TIMEOUT_S))
-    return tuple(Service(name, states.get(name) or _by_pid(source, name, reason)) for name in SERVICES)
+    units = _units(source.run(*SHOW, timeout_s=TIMEOUT_S))
+    processes = _processes(source.run(*RUNNING, timeout_s=TIMEOUT_S))
+    return tuple(_service(source, name, units, processes) for name in SERVICES)
 
 
-def _states(found: Output | Absent) -> tuple[dict[str, str], Absent]:
-    """States by service name, and the reason for those that are not among them."""
+def _service(source: Source, name: str, units: _Units, processes: Fact[frozenset[str]]) -> Service:
+    running = _running(PROCESSES[name], processes)
+    state: Fact[str] = units.states.get(name) or _by_pid(source, name, units.reason)
+    if isinstance(state, Absent) and running is True:
+        state = "active"
+    return Service(name, state, units.loads.get(name) or units.reason, running)
+
+
+def _running(process: str, processes: Fact[frozenset[str]]) -> Fact[bool]:
+    if isinstance(processes, Absent) or process in processes:
+        return processes if isinstance(processes, Absent) else True
+    return False if WITNESS in processes else Absent("permission", "the processes of the host cannot be seen from here")
+
+
+def _processes(found: Output | Absent) -> Fact[frozenset[str]]:
+    """Names that `pgrep -l` printed as `PID NAME`. It ends with 1 where no process has one of the names."""
     if isinstance(found, Absent):
-        return {}, found
+        return found
+    if found.code not in (0, 1) or found.stderr.strip():
+        return Absent("failed", "pgrep does not list processes", first_line(clean(found.stderr[:4096])))
+    return frozenset(line.partition(" ")[2].strip() for line in clean(found.stdout).split("\n"))
+
+
+class _Units(NamedTuple):
+    """ActiveState and LoadState by service name, and the reason for those that are not among them."""
+
+    states: dict[str, str]
+    loads: dict[str, str]
+    reason: Absent
+
+
+def _units(found: Output | Absent) -> _Units:
+    if isinstance(found, Absent):
+        return _Units({}, {}, found)
     states: dict[str, str] = {}
+    loads: dict[str, str] = {}
     for block in re.split(r"\n[ \t]*\n", clean(found.stdout)):
         settings = {
             name.strip(): value.strip() for name, _, value in (line.partition("=") for line in block.split("\n"))
@@ -49,10 +88,11 @@ def _states(found: Output | Absent) -> tuple[dict[str, str], Absent]:
         name, state = settings.get("Id", "").removesuffix(".service"), settings.get("ActiveState", "")
         if name in SERVICES and _STATE.match(state):
             states[name] = state
+            loads |= {name: settings["LoadState"]} if _STATE.match(settings.get("LoadState", "")) else {}
     line = first_line(clean(found.stderr[:4096])) or first_line(clean(found.stdout[:4096]))
     if re.search(r"not been booted with systemd|failed to connect to bus", line, re.IGNORECASE):
-        return states, Absent("unsupported", "systemd does not run here", line)
-    return states, Absent("failed", "systemctl does not tell the state", line)
+        return _Units(states, loads, Absent("unsupported", "systemd does not run here", line))
+    return _Units(states, loads, Absent("failed", "systemctl does not tell the state", line))
 
 
 def _by_pid(source: Source, name: str, reason: Absent) -> Fact[str]:
@@ -77,6 +117,14 @@ def fabric_manager_version(source: Source) -> Fact[str]:
     printed = clean(found.raw[:4096])
     seen = _FM_VERSION.search(printed)
     return seen[1] if seen else Absent("unparsable", "nv-fabricmanager --version names no version", first_line(printed))
+
+
+def imex_nodes_file(source: Source) -> Fact[bool]:
+    """Whether the list of nodes is there, without which the service cannot start. The package does not bring one."""
+    found = source.target(NODES_FILE)
+    if isinstance(found, Absent):
+        return False if found.absent == "not_found" else found
+    return True
 
 
 def imex(source: Source) -> tuple[Fact[str], Fact[tuple[str, ...]]]:

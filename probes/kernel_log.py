@@ -21,6 +21,8 @@ MAX_PER_TOPIC = 200
 MAX_XIDS = 2000
 MAX_LINE_CHARS = 400
 NVLINK5_XIDS = range(144, 151)
+RECOVERY_XID = 154
+"""Tells the action that the driver recommends now."""
 
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2})(?:\.[0-7])?\b[^)]{0,80}\): (\d{1,5})\b"
@@ -134,6 +136,8 @@ def read_log(text: str) -> KernelLog:
             seen[pci, code, fatal] += 1
             if seen[pci, code, fatal] <= MAX_PER_KIND and len(xids) < MAX_XIDS:
                 xids.append(Xid(code, pci, _kept(line), fatal))
+            elif code == RECOVERY_XID:
+                _keep_last(xids, Xid(code, pci, _kept(line), fatal))
             continue
         topic = _topic(line)
         if topic:
@@ -141,6 +145,16 @@ def read_log(text: str) -> KernelLog:
             if seen[topic] <= MAX_PER_TOPIC:
                 lines.append(LogLine(topic, _kept(line)))
     return KernelLog(tuple(xids), tuple(lines))
+
+
+def _keep_last(xids: list[Xid], latest: Xid) -> None:
+    """Puts `latest` in the place of the last of its GPU: the recovery action that counts is the one told last."""
+    older = next(
+        (i for i in range(len(xids) - 1, -1, -1) if (xids[i].code, xids[i].pci) == (latest.code, latest.pci)), None
+    )
+    if older is not None:
+        del xids[older]
+        xids.append(latest)
 
 
 def _domain(address: str) -> str:

@@ -148,6 +148,7 @@ def _function(source: Source, name: str, place: _Place | None) -> PciFunction:
         iommu_type=kind,
         acs_source_validation=acs.source_validation,
         acs_request_redirect=acs.request_redirect,
+        driver=sysfs.base(source, f"{folder}/driver"),
     )
 
 

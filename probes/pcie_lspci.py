@@ -120,6 +120,7 @@ def _function(pci: str, device: lspci.Device, bridges: _Bridges) -> PciFunction:
         iommu_type=NOT_READ,
         acs_source_validation=acs.source_validation,
         acs_request_redirect=acs.request_redirect,
+        driver=device.driver if device.driver else Absent("not_found", "lspci prints no driver in use"),
     )
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from epctl.core.fact import NOT_READ, Absent, Fact
 from epctl.core.snapshot.rdma import NetDev, RdmaArea, RdmaDevice
-from epctl.probes import pfc, rdma_firmware, rdma_tools, rdma_tree, verbs_libs
+from epctl.probes import pfc, rdma_firmware, rdma_tools, rdma_tree, verbs_libs, verbs_query
 from epctl.probes.netdev import netdevs
 from epctl.probes.rdma_tools import Texts, reading
 from epctl.probes.readers import fi_info, ibstat, ibv_devinfo, rdma_link, show_gids
@@ -38,6 +38,7 @@ def rdma(source: Source) -> RdmaArea:
         },
     )
     texts = Texts(found["ibv_devinfo"], found["ibstat"])
+    texts = structs.replace(texts, query=_query(source, found["devices"], texts))
     interfaces, notes = found["netdevs"] if isinstance(found["netdevs"], tuple) else (found["netdevs"], ())
     devices, further = _devices(source, found["devices"], texts)
     interfaces = pfc.with_pfc(source, interfaces, devices)
@@ -60,6 +61,16 @@ def rdma(source: Source) -> RdmaArea:
         notes=tuple(dict.fromkeys((*further, *notes, *seen.notes)))[:_MAX_NOTES],
         data_direct_functions=found["data_direct"],
     )
+
+
+def _query(source: Source, shown: Fact[tuple[RdmaDevice, ...]], texts: Texts) -> Fact[tuple[RdmaDevice, ...]]:
+    """What the verbs library tells itself. It is asked only for what `ibv_devinfo -v` leaves out: it opens each device again."""
+    told = () if isinstance(texts.verbs, Absent) else texts.verbs.facts.devices
+    whole = {device.name for device in told if device.atomic_cap is not None and device.max_qp is not None}
+    wanted = {device.name for device in shown} if isinstance(shown, tuple) else set(rdma_tools.mentioned(texts))
+    if wanted <= whole and (isinstance(shown, tuple) or whole):
+        return NOT_READ
+    return verbs_query.devices(source)
 
 
 def _devices(
@@ -97,13 +108,26 @@ def _none_listed(texts: Texts) -> tuple[RdmaDevice, ...] | None:
 
 
 def _explained(device: RdmaDevice, texts: Texts) -> RdmaDevice:
-    """Says why the values that only `ibv_devinfo -v` tells are absent."""
-    why = rdma_tools.trouble(texts.verbs, "ibv_devinfo")
+    """Says why the values that only the verbs library tells are absent."""
+    why = _why(device.name, texts)
     ports = device.ports
     if isinstance(ports, tuple):
         ports = tuple(_replace_unread(port, ("active_mtu", "max_mtu"), why) for port in ports)
     device = _replace_unread(device, ("atomic_cap", "max_qp", "max_qp_rd_atom"), why)
     return structs.replace(device, ports=ports)
+
+
+def _why(name: str, texts: Texts) -> Absent:
+    """The reason of ibv_devinfo; where it is not installed, that of the verbs library when it was asked."""
+    tool = rdma_tools.trouble(texts.verbs, "ibv_devinfo")
+    if isinstance(texts.query, Absent):
+        own: Fact[str] = texts.query
+    else:
+        listed = (device.atomic_cap for device in texts.query if device.name == name)
+        own = next(listed, Absent("not_found", f"libibverbs does not list {name}"))
+    if tool.absent != "tool_missing" or not isinstance(own, Absent) or own.absent in ("not_read", "tool_missing"):
+        return tool
+    return own
 
 
 def _replace_unread(thing: Any, fields: tuple[str, ...], why: Absent) -> Any:  # noqa: ANN401 - a struct of facts

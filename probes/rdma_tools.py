@@ -11,23 +11,11 @@ from msgspec import Struct, structs
 
 from epctl.core.fact import NOT_READ, Absent, Fact
 from epctl.core.snapshot.rdma import Gid, Port, RdmaDevice
-from epctl.probes.documents import is_int
-from epctl.probes.rdma_tree import LINK_LAYERS, STATES
+from epctl.probes import rdma_words
 from epctl.probes.readers import ibstat, ibv_devinfo, rdma_link, show_gids
 from epctl.probes.reading import Reading
 from epctl.probes.source import Output
 
-_STATE_WORDS = {"INITIALIZING": "INIT", "ACTIVE DEFER": "ACTIVE_DEFER", "NO CHANGE": "NOP"}
-_PHYS_WORDS = {
-    "LINK_UP": "LinkUp",
-    "POLLING": "Polling",
-    "DISABLED": "Disabled",
-    "SLEEP": "Sleep",
-    "PORT_CONFIGURATION_TRAINING": "PortConfigurationTraining",
-    "LINK_ERROR_RECOVERY": "LinkErrorRecovery",
-    "PHY_TEST": "Phy Test",
-}
-_GUID = re.compile(r"[0-9a-fA-F]{16}")
 _DRIVERS = {
     0x02C9: "mlx5_core",
     0x15B3: "mlx5_core",
@@ -48,6 +36,8 @@ class Texts(Struct, frozen=True):
     stat: Reading[ibstat.Facts] | Absent
     links: Reading[rdma_link.Facts] | Absent = NOT_READ
     gids: Reading[show_gids.Facts] | Absent = NOT_READ
+    query: Fact[tuple[RdmaDevice, ...]] = NOT_READ
+    """What the verbs library told itself, where ibv_devinfo left something out."""
 
 
 def reading(tool: Any, found: Output | Absent) -> Any:  # noqa: ANN401 - a reader's module
@@ -94,6 +84,8 @@ def mentioned(texts: Texts) -> tuple[str, ...]:
 
 
 def _names(texts: Texts) -> Iterator[str]:
+    if not isinstance(texts.query, Absent):
+        yield from (device.name for device in texts.query)
     for listing in (texts.verbs, texts.stat):
         if not isinstance(listing, Absent):
             yield from (device.name for device in listing.facts.devices)
@@ -108,6 +100,8 @@ def sources(name: str, texts: Texts) -> tuple[RdmaDevice, ...]:
     found: list[RdmaDevice] = []
     if not isinstance(texts.verbs, Absent):
         found += [_from_verbs(device) for device in texts.verbs.facts.devices if device.name == name]
+    if not isinstance(texts.query, Absent):
+        found += [device for device in texts.query if device.name == name]
     if not isinstance(texts.stat, Absent):
         found += [_from_stat(device) for device in texts.stat.facts.devices if device.name == name]
     if not isinstance(texts.links, Absent):
@@ -158,22 +152,22 @@ def _difference(place: str, name: str, one: Fact[Any], other: Fact[Any]) -> Iter
 
 
 def _from_verbs(read: ibv_devinfo.Device) -> RdmaDevice:
-    vendor, part = _hex(read.vendor_id), read.vendor_part_id
+    vendor, part = rdma_words.hexadecimal(read.vendor_id), read.vendor_part_id
     is_mlx = vendor in (0x02C9, 0x15B3) and part is not None and 0 < part < 0x10000
     driver = _DRIVERS.get(vendor) if vendor is not None else None
     if driver == "mlx5_core" and not (is_mlx and part is not None and part >= _FIRST_MLX5):
         driver = None
     return RdmaDevice(
         read.name,
-        driver=_or(driver),
+        driver=rdma_words.stated(driver),
         ca_type=f"MT{part}" if is_mlx else NOT_READ,
-        board_id=_or(read.board_id),
-        firmware=_or(read.firmware),
-        node_guid=_guid(read.node_guid),
-        sys_image_guid=_guid(read.sys_image_guid),
-        atomic_cap=_atomic_cap(read.atomic_cap),
-        max_qp=_number(read.max_qp),
-        max_qp_rd_atom=_number(read.max_qp_rd_atom),
+        board_id=rdma_words.stated(read.board_id),
+        firmware=rdma_words.stated(read.firmware),
+        node_guid=rdma_words.guid(read.node_guid),
+        sys_image_guid=rdma_words.guid(read.sys_image_guid),
+        atomic_cap=rdma_words.atomic_cap(read.atomic_cap),
+        max_qp=rdma_words.number(read.max_qp),
+        max_qp_rd_atom=rdma_words.number(read.max_qp_rd_atom),
         ports=tuple(_verbs_port(port) for port in read.ports) if read.ports else NOT_READ,
     )
 
@@ -181,16 +175,20 @@ def _from_verbs(read: ibv_devinfo.Device) -> RdmaDevice:
 def _verbs_port(read: ibv_devinfo.Port) -> Port:
     return Port(
         read.port,
-        state=_state((read.state or "").removeprefix("PORT_")),
-        phys_state=_phys_state(read.phys_state),
-        rate_gbps=_or(read.rate_gbps),
-        width_lanes=_number(read.active_width),
-        link_layer=_link_layer(read.link_layer),
-        lid=_number(read.port_lid),
-        sm_lid=_number(read.sm_lid),
-        active_mtu=_number(read.active_mtu),
-        max_mtu=_number(read.max_mtu),
-        gids=tuple(Gid(gid.index, _full_gid(gid.gid), _or(gid.type)) for gid in read.gids if _full_gid(gid.gid))
+        state=rdma_words.state((read.state or "").removeprefix("PORT_")),
+        phys_state=rdma_words.phys_state(read.phys_state),
+        rate_gbps=rdma_words.stated(read.rate_gbps),
+        width_lanes=rdma_words.number(read.active_width),
+        link_layer=rdma_words.link_layer(read.link_layer),
+        lid=rdma_words.number(read.port_lid),
+        sm_lid=rdma_words.number(read.sm_lid),
+        active_mtu=rdma_words.number(read.active_mtu),
+        max_mtu=rdma_words.number(read.max_mtu),
+        gids=tuple(
+            Gid(gid.index, rdma_words.full_gid(gid.gid), rdma_words.stated(gid.type))
+            for gid in read.gids
+            if rdma_words.full_gid(gid.gid)
+        )
         if read.gids
         else NOT_READ,
     )
@@ -201,10 +199,10 @@ def _from_stat(read: ibstat.Device) -> RdmaDevice:
     return RdmaDevice(
         read.name,
         driver="mlx5_core" if number and int(number.group(1)) >= _FIRST_MLX5 else NOT_READ,
-        ca_type=_or(read.ca_type),
-        firmware=_or(read.firmware),
-        node_guid=_guid(read.node_guid),
-        sys_image_guid=_guid(read.system_image_guid),
+        ca_type=rdma_words.stated(read.ca_type),
+        firmware=rdma_words.stated(read.firmware),
+        node_guid=rdma_words.guid(read.node_guid),
+        sys_image_guid=rdma_words.guid(read.system_image_guid),
         ports=tuple(_stat_port(port) for port in read.ports) if read.ports else NOT_READ,
     )
 
@@ -212,12 +210,12 @@ def _from_stat(read: ibstat.Device) -> RdmaDevice:
 def _stat_port(read: ibstat.Port) -> Port:
     return Port(
         read.port,
-        state=_state(read.state or ""),
-        phys_state=_phys_state(read.phys_state),
-        rate_gbps=_or(read.rate_gbps),
-        link_layer=_link_layer(read.link_layer),
-        lid=_number(read.base_lid),
-        sm_lid=_number(read.sm_lid),
+        state=rdma_words.state(read.state or ""),
+        phys_state=rdma_words.phys_state(read.phys_state),
+        rate_gbps=rdma_words.stated(read.rate_gbps),
+        link_layer=rdma_words.link_layer(read.link_layer),
+        lid=rdma_words.number(read.base_lid),
+        sm_lid=rdma_words.number(read.sm_lid),
     )
 
 
@@ -228,10 +226,10 @@ def _from_links(name: str, facts: rdma_link.Facts) -> list[RdmaDevice]:
     ports = tuple(
         Port(
             link.port,
-            state=_state(link.state or ""),
-            phys_state=_phys_state(link.phys_state),
-            lid=_number(link.lid),
-            sm_lid=_number(link.sm_lid),
+            state=rdma_words.state(link.state or ""),
+            phys_state=rdma_words.phys_state(link.phys_state),
+            lid=rdma_words.number(link.lid),
+            sm_lid=rdma_words.number(link.sm_lid),
         )
         for link in links
     )
@@ -242,60 +240,11 @@ def _from_links(name: str, facts: rdma_link.Facts) -> list[RdmaDevice]:
 def _from_gids(name: str, facts: show_gids.Facts) -> list[RdmaDevice]:
     ports: dict[int, list[Gid]] = {}
     for entry in facts.entries:
-        if entry.device == name and (gid := _full_gid(entry.gid)):
+        if entry.device == name and (gid := rdma_words.full_gid(entry.gid)):
             kind = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}.get(entry.version or "")
-            ports.setdefault(entry.port, []).append(Gid(entry.index, gid, _or(kind), _or(entry.netdev)))
+            ports.setdefault(entry.port, []).append(
+                Gid(entry.index, gid, rdma_words.stated(kind), rdma_words.stated(entry.netdev))
+            )
     return (
         [RdmaDevice(name, ports=tuple(Port(port, gids=tuple(gids)) for port, gids in ports.items()))] if ports else []
     )
-
-
-def _or(value: Any) -> Any:  # noqa: ANN401 - a fact of the value's type
-    return NOT_READ if value is None or value == "" else value
-
-
-def _number(value: int | None) -> Fact[int]:
-    return value if value is not None and is_int(value) else NOT_READ
-
-
-def _state(word: str) -> Fact[str]:
-    name = word.upper()
-    name = _STATE_WORDS.get(name, name)
-    return name if name in STATES else NOT_READ
-
-
-def _phys_state(word: str | None) -> Fact[str]:
-    return _or(_PHYS_WORDS.get(word or "", word))  # type: ignore[no-any-return]
-
-
-def _link_layer(word: str | None) -> Fact[str]:
-    name = "InfiniBand" if word == "IB" else word or ""
-    return name if name in LINK_LAYERS else NOT_READ
-
-
-def _atomic_cap(word: str | None) -> Fact[str]:
-    return word if word is not None and word.startswith("ATOMIC_") else NOT_READ
-
-
-def _hex(word: str | None) -> int | None:
-    found = re.fullmatch(r"0x([0-9a-fA-F]{1,8})", word or "")
-    return int(found.group(1), 16) if found else None
-
-
-def _guid(word: str | None) -> Fact[str]:
-    """A GUID in the form of sysfs: four groups of four digits."""
-    digits = (word or "").removeprefix("0x").replace(":", "").lower()
-    return ":".join(digits[i : i + 4] for i in range(0, 16, 4)) if _GUID.fullmatch(digits) else NOT_READ
-
-
-def _full_gid(word: str) -> str:
-    """A GID as eight groups of four digits, '' for what is none or not set. Tools print it whole, or as an IPv6 address."""
-    from ipaddress import AddressValueError, IPv6Address
-
-    try:
-        address = IPv6Address(word[:64].partition("%")[0])
-    except AddressValueError:
-        return ""
-    # Not `exploded`: Python 3.13 writes the tail of a mapped IPv4 address with dots.
-    digits = f"{int(address):032x}"
-    return ":".join(digits[i : i + 4] for i in range(0, 32, 4)) if int(address) else ""

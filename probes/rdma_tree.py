@@ -21,6 +21,10 @@ _PORT_FILES = ("state", "phys_state", "rate", "link_layer", "lid", "sm_lid")
 _LINKS = ("device", "device/driver", "device/physfn")
 _ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 _GID = re.compile(r"(?:[0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}")
+_BRIDGE_CHIP = "MT4129"
+"""Card type of the bridge to the NVSwitches of HGX B200 and B300, and of ordinary ConnectX-7 cards."""
+BRIDGE_MARK = b"SW_MNG"
+"""In the vital product data of that bridge (Fabric Manager User Guide, field SMDL)."""
 _GAP = 32
 """The kernel fills the lowest free rows of a GID table (mlx5 has 256 of them): so many empty ones in a row end it."""
 MAX_DEVICES = 1024
@@ -120,12 +124,13 @@ def _device(source: Source, name: str) -> RdmaDevice:
     read = next((entry for entry in sysfs_ib.devices_of(tree.files, tree.links) if entry.name == name), None)
     if read is None:
         return RdmaDevice(name, ports=tree.why("ports"))
+    ca_type = sysfs.first((_or(read.hca_type, tree.why("hca_type")), _ca_type(source, name)))
     return RdmaDevice(
         name=name,
         driver=_or(_driver(read.driver), tree.why("device/driver")),
         pci=_or(sysfs.pci_of(read.pci or ""), tree.why("device")),
         numa_node=sysfs.numa_node(source, f"{ROOT}/{name}/device/numa_node"),
-        ca_type=sysfs.first((_or(read.hca_type, tree.why("hca_type")), _ca_type(source, name))),
+        ca_type=ca_type,
         board_id=_or(read.board_id, tree.why("board_id")),
         firmware=_or(read.firmware, tree.why("fw_ver")),
         node_guid=_or(read.node_guid, tree.why("node_guid")),
@@ -134,7 +139,17 @@ def _device(source: Source, name: str) -> RdmaDevice:
         global_tclass=_tclass(source, name),
         netdevs=sysfs.names_or_none(source, f"{ROOT}/{name}/device/net", f"{ROOT}/{name}/device"),
         ports=tree.why("ports") if "ports" in tree.lost else tuple(_port(tree, port) for port in read.ports),
+        manages_nvswitch=_manages_nvswitch(tree, ca_type, read),
     )
+
+
+def _manages_nvswitch(tree: _Tree, ca_type: Fact[str], read: sysfs_ib.Device) -> Fact[bool]:
+    """The bridge is a physical ConnectX-7 function with InfiniBand ports; of others the slow vital product data are not read."""
+    is_ib = any(port.link_layer == "InfiniBand" for port in read.ports)
+    if ca_type != _BRIDGE_CHIP or not is_ib or f"{tree.name}/device/physfn" in tree.links:
+        return False
+    found = tree.source.read(f"{ROOT}/{tree.name}/device/vpd")
+    return found if isinstance(found, Absent) else BRIDGE_MARK in found
 
 
 def _or(value: T | None, why: Absent) -> Fact[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from epctl.core.fact import Absent
+from epctl.probes import rdma_tree
 from epctl.probes.redact_files import FORMS
 from epctl.probes.redactor import HOME, HOST_SETTINGS, USER_SETTINGS, Redactor
 from epctl.probes.source import Output, Recording
@@ -45,7 +46,9 @@ def redact(recording: Recording, hosts: tuple[str, ...] = ()) -> Recording:
 
 def _raw(redactor: Redactor, content: bytes, origin: str) -> bytes:
     """`origin`: the path or the tool that it comes from. Text is replaced; a binary file (PCI configuration space) has no
-    identifiers in text form and stays."""
+    identifiers in text form and stays. Of vital product data, which hold serial numbers, the mark that epctl reads stays."""
+    if origin.endswith("/device/vpd"):
+        return rdma_tree.BRIDGE_MARK if rdma_tree.BRIDGE_MARK in content else b""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

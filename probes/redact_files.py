@@ -53,7 +53,14 @@ def _kernel_log(redactor: Redactor, text: str) -> str:
     return redactor.text(trimmed(text))
 
 
+def _host(redactor: Redactor, text: str) -> str:
+    """A file that holds the name of the host and nothing else, however short it is."""
+    return redactor.host(text.strip()) + "\n"
+
+
 FORMS: dict[str, Callable[[Redactor, str], str]] = {
+    "/etc/hostname": _host,
+    "/proc/sys/kernel/hostname": _host,
     "/proc/net/route": _route,
     "/proc/net/if_inet6": _inet6,
     "/proc/net/ipv6_route": _inet6,

@@ -89,7 +89,13 @@ class Redactor:
                 return self._stand_in("serial", value)
             if isinstance(value, dict) and isinstance(value.get("v"), str):
                 return {**value, "v": self._stand_in("serial", value["v"])}
+        if key.lower() == "hostname" and isinstance(value, str):
+            return self.host(value)
         return self.tree(value)
+
+    def host(self, name: str) -> str:
+        """Stand-in of a text that is a host name as a whole."""
+        return self._stand_in("host", name) if name and name.lower() not in _COMMON else name
 
     def _replace(self, kind: str, found: str) -> str:
         digits = re.sub(r"[^0-9a-fA-F]", "", found)

@@ -43,6 +43,9 @@ def software(source: Source) -> SoftwareArea:
         nccl_effective=text(used, "version"),
         nccl_effective_path=effective,
         nccl_headers=text(used, "headers"),
+        nccl_gin_get=flag(used, "gin_get"),
+        nccl_gin_warp_get=flag(used, "gin_warp_get"),
+        nccl_genk=flag(used, "genk"),
         nvshmem=items(python, "nvshmem", _library),
         net_plugins=items(python, "net_plugins", _plugin),
         roots=_plain(items(python, "roots", _root)),
@@ -113,6 +116,8 @@ def _deep_ep(entry: Any) -> DeepEp | None:  # noqa: ANN401 - JSON
         torch_built=text(entry, "torch_built"),
         undefined_nccl_symbols=texts(entry, "undefined_nccl_symbols"),
         needed_missing=texts(entry, "needed_missing"),
+        release=text(entry, "release"),
+        warp_get=flag(entry, "warp_get"),
     )
 
 

@@ -1,4 +1,5 @@
-"""Where probes read from: this machine, or a recording of one. Nothing but this module touches the outside world.
+"""Where probes read from: this machine, or a recording of one. Nothing but this module (and `child`,
+which runs processes for it) touches the outside world.
 
 Three kinds of thing can be asked for: the output of a command, a file (content, listing or link target), and a document
 (JSON that a collector, run in a child process with a time limit, put together from an API such as NVML).
@@ -9,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from epctl.core.fact import Absent
-from epctl.probes.reading import MAX_BYTES
+from epctl.probes import child
 
 COLLECTORS = Path(__file__).resolve().parent / "collectors"
 COMMAND_TIMEOUT_S = 5.0
@@ -83,12 +82,18 @@ class LiveSource:
 
     def __init__(self, python: str | None = None) -> None:
         self.python = python or sys.executable
+        self._hung: set[str] = set()
 
     def run(self, *argv: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Output | Absent:
         tool = shutil.which(argv[0], path=_tool_path())
         if tool is None:
             return Absent("tool_missing", f"{argv[0]} is not on PATH")
-        return _bounded((tool, *argv[1:]), timeout_s, {**os.environ, "LC_ALL": "C", "LANG": "C"})
+        if tool in self._hung:
+            return Absent("timed_out", f"{argv[0]} gave no answer before and was not asked again")
+        found = _bounded((tool, *argv[1:]), timeout_s, {**os.environ, "LC_ALL": "C", "LANG": "C"})
+        if isinstance(found, Absent) and found.absent == "timed_out":
+            self._hung.add(tool)
+        return found
 
     def read(self, path: str) -> bytes | Absent:
         return _guard(path, lambda: _head(path))
@@ -120,7 +125,7 @@ class LiveSource:
 FOREIGN = frozenset({"python", "toolchain", "active_nvcc", "active_import"})
 """Collectors that the examined interpreter runs, with the standard library alone."""
 
-STAGED = frozenset({"active_cuda", "active_verbs"})
+STAGED = frozenset({"active_cuda", "active_verbs", "verbs_query"})
 """Collectors that print one JSON line a stage. Where they hang or die, the stages before that count: their document is
 {"stages": [line, …], "ended": "" or a reason, "detail": text}."""
 
@@ -274,35 +279,13 @@ def _bounded(argv: tuple[str, ...], timeout_s: float, env: dict[str, str]) -> Ou
 
 
 def _run(argv: tuple[str, ...], timeout_s: float, env: dict[str, str]) -> Output | Absent | _Cut:
-    """Runs argv without a shell in its own process group; after timeout_s the group is killed."""
+    """Runs argv with limits, or says why it could not be run."""
     try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            cwd="/",
-            start_new_session=True,
-        )
+        done = child.finish(argv, timeout_s, env)
     except PermissionError:
         return Absent("permission", f"{argv[0]} may not be run by this user")
-    except OSError as error:
-        return Absent("failed", f"{argv[0]}: {error.strerror or error}")
-    try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        return _Cut(_rest(child), Absent("timed_out", f"{Path(argv[0]).name} gave no answer within {timeout_s:g} s"))
-    return Output(out[:MAX_BYTES], err[:MAX_FILE_BYTES], child.returncode)
-
-
-def _rest(child: subprocess.Popen[bytes]) -> bytes:
-    """What a killed child had printed. One that hangs in the kernel holds its pipe open; then what was read so far."""
-    try:
-        return child.communicate(timeout=1.0)[0][:MAX_BYTES]
-    except subprocess.TimeoutExpired as error:
-        return (error.output or b"")[:MAX_BYTES]
-    except (OSError, ValueError):
-        return b""
+    except (OSError, ValueError) as error:
+        return Absent("failed", f"{argv[0]}: {getattr(error, 'strerror', None) or error}")
+    if done.cut:
+        return _Cut(done.stdout, Absent("timed_out", f"{Path(argv[0]).name} {done.cut}"))
+    return Output(done.stdout, done.stderr, done.code)

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from epctl.core.check import Need, Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
-from epctl.core.views import gdaki, needs, nics, versions
+from epctl.core.views import deepep, gdaki, installing, needs, nics, versions
 from epctl.core.views.gdaki import GDAKI, GPU_INITIATED
 from epctl.core.views.needs import MLX5, RDMA, ROCE
-from epctl.core.views.settings import setting
 
 ATOMIC_MODE = 4
 """PCI_ATOMIC_MODE that DeepEP asks for (README, PCI atomic mode)."""
@@ -52,9 +51,9 @@ def atomic_cap_none(context: Context) -> Iterator[Seen]:
         if isinstance(found, Absent):
             yield unread(f"{device.name} atomic capability", found)
         elif found == "ATOMIC_NONE":
-            yield bad(f"{device.name}: {found} (ibv_devinfo -v); asked for by {gdaki.because(context)}")
+            yield bad(f"{device.name}: {found} (verbs); asked for by {gdaki.because(context)}")
         else:
-            yield good(f"{device.name}: {found} (ibv_devinfo -v)")
+            yield good(f"{device.name}: {found} (verbs)")
 
 
 @check(
@@ -63,7 +62,8 @@ def atomic_cap_none(context: Context) -> Iterator[Seen]:
     severity="info",
     title="PCI_ATOMIC_MODE of an adapter is at its default",
     why="RDMA atomics on GPU memory are right but slow, and dispatch notifications lag.",
-    fix="Set it to 4 where the firmware offers it (ADVANCED_PCI_SETTINGS=1 shows it), reset the card, and run a correctness test.",
+    fix="On a drained node set it to 4 where the firmware offers it (ADVANCED_PCI_SETTINGS=1 shows it), reboot, and run a correctness "
+    "test: resetting a card takes its network down.",
     reference="https://github.com/deepseek-ai/DeepEP#readme https://github.com/deepseek-ai/DeepEP/issues/661 "
     "https://github.com/NVIDIA/nccl/issues/2210",
     needs=(MLX5, DEEPEP),
@@ -86,9 +86,8 @@ def _set_mode(pci: str) -> tuple[str, ...]:
         return ()
     at = shlex.quote(pci)
     return (
-        f"sudo mlxconfig -d {at} -y set ADVANCED_PCI_SETTINGS=1",
-        f"sudo mlxconfig -d {at} -y set PCI_ATOMIC_MODE={ATOMIC_MODE}",
-        f"sudo mlxfwreset -d {at} -y reset",
+        f"sudo mlxconfig -d {at} set ADVANCED_PCI_SETTINGS=1",
+        f"sudo mlxconfig -d {at} set PCI_ATOMIC_MODE={ATOMIC_MODE}",
     )
 
 
@@ -99,7 +98,8 @@ def _set_mode(pci: str) -> tuple[str, ...]:
     title="DeepEP takes a ConnectX-8 for a card with slow atomics",
     why="It asks ibstat for the card type of one adapter; anything but MT4131, or no answer, doubles its queue pairs (129 instead "
     "of 65 to a peer in hybrid mode): a slow start, and resources run short.",
-    fix="Set EP_NIC_NAME to a ConnectX-8 of the fabric, and install infiniband-diags.",
+    fix="Install infiniband-diags. DeepEP 2.0 and 2.1: set EP_NIC_NAME to a ConnectX-8 of the fabric; 2.5 asks for mlx5_0 and nothing "
+    "else: let a ConnectX-8 have that name (rdma dev set), or pass num_allocated_qps.",
     reference="https://github.com/deepseek-ai/DeepEP/blob/main/deep_ep/utils/envs.py https://github.com/deepseek-ai/DeepEP/issues/667",
     needs=(RDMA, DEEPEP),
 )
@@ -113,12 +113,15 @@ def atomic_slow_nic(context: Context) -> Iterator[Seen]:
         if fabric:
             yield good(f"no ConnectX-8 among the fabric's adapters: {QUEUES_PLAIN} queue pairs to a peer are right")
         return
-    name = setting(context, "EP_NIC_NAME") or "mlx5_0"
-    asked = next((device for device in nics.devices(context.node) if device.name == name), None)
+    name, _ = deepep.rate_adapter(context)
+    asked = next((device for device in nics.every_device(context.node) if device.name == name), None)
     told = context.node.rdma.ibstat
     plain = f"{QUEUES_PLAIN} queue pairs instead of {QUEUES_FAST}, {fast[0]} is a ConnectX-8"
     if isinstance(told, Absent) and told.absent == "tool_missing":
-        yield bad(f"ibstat is not installed: {plain}", commands=("sudo apt-get install -y infiniband-diags",))
+        yield bad(
+            f"ibstat is not installed: {plain}",
+            commands=installing.packages(context.node, deb="infiniband-diags", rpm="infiniband-diags"),
+        )
     elif asked is None:
         yield bad(f"DeepEP asks ibstat for {name}, which this node does not have: {plain}")
     elif asked.ca_type != CONNECTX8:
@@ -141,7 +144,8 @@ def atomic_slow_nic(context: Context) -> Iterator[Seen]:
     needs=(ROCE, GDAKI),
 )
 def atomic_lost_cqe_hang(context: Context) -> Iterator[Seen]:
-    ports = [nic.label for nic in nics.fabric(context) if nic.is_roce and nic.device.driver == "mlx5_core"]
+    fabric = [nic for nic in nics.fabric(context) if nic.active and nic.is_roce]
+    ports = [nic.label for nic in fabric if nic.device.driver == "mlx5_core"]
     if not ports:
         return
     nccl = known(context.node.software.nccl_effective, "version of the NCCL in use")

@@ -28,8 +28,8 @@ _LEADING = re.compile(r"\d+", re.ASCII)
     title="Containers lose their GPUs after a reload of systemd",
     why="systemd rewrites the device rules of running containers and drops devices without a link in /dev/char; NVML then says "
     "unknown error, while a new container works.",
-    fix="Create the links on the host and keep them over reboots (udev rule), update the container toolkit or use CDI; then restart "
-    "the container.",
+    fix="Create the links on the host and keep them over reboots (udev rule), update the container toolkit or use CDI; restart the "
+    "container when no job runs in it.",
     commands=("sudo nvidia-ctk system create-dev-char-symlinks --create-all",),
     reference="https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 "
     "https://github.com/NVIDIA/nvidia-container-toolkit/issues/251 https://github.com/NVIDIA/gpu-operator/issues/485",
@@ -80,8 +80,8 @@ def _beside_efa(context: Context) -> str:
     title="RDMA devices are there, but their device files are not",
     why="Libraries open /dev/infiniband/uverbs*; without them NCCL finds no adapter and falls back to sockets.",
     fix="Request the RDMA resource of the device plugin, or start the container with --device=/dev/infiniband; on a host load "
-    "ib_uverbs.",
-    commands=("ls -l /dev/infiniband", "sudo modprobe ib_uverbs"),
+    "ib_uverbs (with no risk when no job runs).",
+    commands=("ls -l /dev/infiniband",),
     reference="https://github.com/NVIDIA/cudf-spark/issues/7632 https://github.com/aws/aws-ofi-nccl/issues/803 "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     needs=(RDMA, Need("not_only_efa", _beside_efa)),
@@ -105,7 +105,9 @@ def ctr_no_infiniband(context: Context) -> Iterator[Seen]:
             fix="Give the user or the container's device rules read and write access to /dev/infiniband/uverbs*.",
         )
     else:
-        yield bad(f"{num_devices} RDMA devices (sysfs), no /dev/infiniband/uverbs*")
+        lines = ("lsmod | grep ib_uverbs", "sudo modprobe ib_uverbs")
+        text = f"{num_devices} RDMA devices (sysfs), no /dev/infiniband/uverbs*"
+        yield bad(text, commands=() if value_or(node.host.container, "none") != "none" else lines)
 
 
 @check(
@@ -133,9 +135,7 @@ def ctr_no_ipclock(context: Context) -> Iterator[Seen]:
 def _machine_gpus(node: Snapshot) -> int:
     """GPUs on the PCI bus that the NVIDIA driver could drive: not those that a virtual machine was given. Raises Unreadable."""
     addresses = needs.gpu_functions(node)
-    taken = [
-        entry for entry in value_or(node.pcie.functions, ()) if entry.pci in addresses and entry.driver == "vfio-pci"
-    ]
+    taken = [entry for entry in value_or(node.pcie.functions, ()) if entry.pci in addresses and pcie.given_away(entry)]
     return len(addresses) - len(taken)
 
 
@@ -150,7 +150,8 @@ def _shares(visible: int) -> Severity:
     severity="warn",
     title="Ranks in other containers of this host cannot share memory with this one",
     why="NCCL takes ranks of one host for neighbours; in separate IPC and PID namespaces they cannot map each other's memory.",
-    fix="One container per node for EP, or hostIPC and hostPID for all of them; with IMEX, fabric handles.",
+    fix="One container per node for EP; or, where all pods of the host are trusted, hostIPC and hostPID for all of them; with IMEX, "
+    "fabric handles.",
     reference="https://github.com/opendatahub-io/kserve/pull/802 https://github.com/LMCache/LMCache/issues/3862 "
     "https://github.com/llm-d/llm-d/issues/1381",
     needs=(CONTAINER, NVML),
@@ -174,7 +175,7 @@ def ctr_ipc_ns(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="The container sees some of the machine's GPUs only",
     why="To import memory of a GPU, CUDA must see that GPU; ranks in another container of this host fail with invalid device.",
-    fix="Make all GPUs of the node visible in each container and choose by index, or switch P2P between them off.",
+    fix="Make all GPUs that belong to the job visible in each of its containers and choose by index, or switch P2P between them off.",
     reference="https://github.com/NVIDIA/nccl/issues/1647 https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/294",
     needs=(CONTAINER, NVML),
 )
@@ -198,7 +199,6 @@ def _deepep(context: Context) -> str:
     why="DeepEP reads it as comma-separated GPU numbers of the node; with one GPU per rank it compares a GPU with itself, UUIDs it "
     "cannot parse. On PCIe boards it stops.",
     fix="Give every process the whole list in numbers and let it choose by its local rank.",
-    commands=("export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7",),
     reference="https://github.com/deepseek-ai/DeepEP/issues/582 https://github.com/deepseek-ai/DeepEP/pull/730 "
     "https://github.com/deepseek-ai/DeepEP/blob/main/deep_ep/utils/envs.py",
     needs=(Need("deepep", _deepep),),
@@ -213,17 +213,24 @@ def ctr_cvd_per_rank(context: Context) -> Iterator[Seen]:
     text = told(context, "CUDA_VISIBLE_DEVICES")
     entries = [entry.strip() for entry in context.env["CUDA_VISIBLE_DEVICES"].strip(",").split(",")]
     if entries in ([""], ["-1"]):
-        yield bad(f"{text} hides every GPU", severity="fail", fix="Unset CUDA_VISIBLE_DEVICES.")
+        yield bad(
+            f"{text} hides every GPU",
+            severity="fail",
+            fix="Unset CUDA_VISIBLE_DEVICES.",
+            commands=("unset CUDA_VISIBLE_DEVICES",),
+        )
         return
+    every = (f"export CUDA_VISIBLE_DEVICES={','.join(str(gpu.index) for gpu in gpus)}",) if gpus else ()
     odd = [entry for entry in entries if not (entry.isascii() and entry.isdigit())]
     beyond = [entry for entry in entries if entry not in odd and gpus and int(entry[:9]) >= len(gpus)]
     ranks = _local_ranks(context)
     if odd:
-        yield bad(f"{text}: {odd[0]!r} is no number", severity=severity)
+        yield bad(f"{text}: {odd[0]!r} is no number", severity=severity, commands=every)
     elif beyond:
-        yield bad(f"{text}: NVML lists {len(gpus)} GPUs, so CUDA ends the list at {beyond[0]}", severity=severity)
+        ends = f"NVML lists {len(gpus)} GPUs, so CUDA ends the list at {beyond[0]}"
+        yield bad(f"{text}: {ends}", severity=severity, commands=every)
     elif len(entries) == 1 and ranks > 1:
-        yield bad(f"{text} with {ranks} ranks on this node", severity=severity)
+        yield bad(f"{text} with {ranks} ranks on this node", severity=severity, commands=every)
     else:
         yield good(f"{text}: {len(entries)} numbers")
 

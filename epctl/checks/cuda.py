@@ -91,7 +91,8 @@ def cuda_major_mix(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="A GPU does not offer GPUDirect RDMA for cuMem allocations",
     why="NCCL offers GIN only when every rank has it, and symmetric memory of the EP libraries is allocated that way.",
-    fix="Use a supported GPU or full passthrough; in a VM enable GPUDirect in the GPU's profile; update the driver.",
+    fix="Use a supported GPU or full passthrough; in a VM enable GPUDirect in the GPU's profile; update the driver (drain the node "
+    "first).",
     reference="https://github.com/NVIDIA/nccl/blob/master/src/init.cc https://pypi.org/project/deepinfer-ep/2.5.0/",
     needs=(GPU,),
 )

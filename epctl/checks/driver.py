@@ -42,9 +42,18 @@ def node_no_driver(context: Context) -> Iterator[Seen]:
             "(--gpus all) and NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
             commands=("nvidia-smi",),
         )
+    elif isinstance(code, int) and code not in (0, NVML_NOT_LOADED, NVML_NO_LIBRARY, NVML_MISMATCH):
+        yield bad(
+            f"nvmlInit returns {code} ({driver.nvml_message or 'no message'}), "
+            f"{f'with kernel module {version} loaded' if isinstance(version, str) else 'kernel module unknown'}",
+            fix="Look at the kernel log for what the driver says, then reload the driver or reboot once no job runs.",
+            commands=("sudo dmesg | grep -iE 'nvrm|nvidia'",),
+        )
+    elif isinstance(version, str) and isinstance(code, Absent) and code.absent in ("timed_out", "failed"):
+        yield unread("nvmlInit", code)
     elif isinstance(version, str):
         yield good(f"kernel module {version} is loaded (/proc/driver/nvidia/version)")
-    elif isinstance(code, int) and code not in (NVML_NOT_LOADED, NVML_NO_LIBRARY):
+    elif code in (0, NVML_MISMATCH):
         yield good(f"a driver answers NVML (nvmlInit returns {code})")
     elif version.absent != "not_found":
         yield unread("/proc/driver/nvidia/version", version)
@@ -166,6 +175,10 @@ def drv_uvm_missing(context: Context) -> Iterator[Seen]:
     if context.node.active.cu_init == 0 and not _uvm_before(context):
         yield good("cuInit works: the first CUDA call after boot loads nvidia_uvm, which was not there before it")
         return
+    untried = _untried(context)
+    if untried is not None:
+        yield unread("whether CUDA loads nvidia_uvm, which is not there before the first CUDA call after boot", untried)
+        return
     if isinstance(nodes, Absent):
         yield unread("/dev/nvidia*", nodes)
     else:
@@ -187,6 +200,17 @@ def drv_uvm_missing(context: Context) -> Iterator[Seen]:
         yield good("module nvidia_uvm is loaded (/proc/modules)")
     else:
         yield bad("module nvidia_uvm is not loaded (/proc/modules)")
+
+
+def _untried(context: Context) -> Absent | None:
+    """On a host CUDA itself loads the module and makes its node (nvidia-modprobe), and no CUDA call was made by epctl. In a
+    container it cannot."""
+    host = context.node.host
+    readable = isinstance(host.nvidia_nodes, tuple) and isinstance(host.modules, tuple)
+    code = context.node.active.cu_init
+    if isinstance(code, Absent) and readable and host.container == "none" and not _uvm_before(context):
+        return code
+    return None
 
 
 def _uvm_before(context: Context) -> bool:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
+from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.views import gdr, gin, nics, plugins, versions
+from epctl.core.views import deepep, gdr, gin, gin_efa, nics, plugins, versions
 from epctl.core.views.gin import SEVERAL_NODES
-from epctl.core.views.needs import EFA, GPU
+from epctl.core.views.needs import EFA, GPU, RDMA
 from epctl.core.views.settings import is_on, setting, told
+
+_LAUNCH = "Launch the instance with network interfaces of type efa, install the EFA driver, and load the efa module."
+_GRANT = (
+    "Request all vpc.amazonaws.com/efa devices in the pod's limits (with hugepages-2Mi), or pass /dev/infiniband/uverbs* with "
+    "--device; where the host itself shows none, the instance was launched without EFA interfaces."
+)
 
 
 def _devices(context: Context) -> tuple[RdmaDevice, ...]:
@@ -22,8 +28,8 @@ def _devices(context: Context) -> tuple[RdmaDevice, ...]:
     "EFA-PLUGIN-NOT-FOUND",
     area="efa",
     severity="fail",
-    title="NCCL finds no usable plugin for EFA",
-    why="NCCL itself does not speak EFA; without aws-ofi-nccl (or with one that is too old) it runs over TCP or stops.",
+    title="NCCL finds no plugin for EFA",
+    why="NCCL itself does not speak EFA; without aws-ofi-nccl it runs over TCP or stops.",
     fix="Install the EFA installer's aws-ofi-nccl in the image, put its lib folder on LD_LIBRARY_PATH, set NCCL_NET_PLUGIN=ofi.",
     commands=("export NCCL_NET_PLUGIN=ofi",),
     reference="https://github.com/NVIDIA/nccl/issues/959 https://github.com/NVIDIA/nccl/issues/229 "
@@ -46,21 +52,31 @@ def efa_plugin_not_found(context: Context) -> Iterator[Seen]:
         names = ", ".join(plugin.path for plugin in present)
         yield bad(f"{told(context, 'NCCL_NET_PLUGIN')} names none of the plugins that are here: {names}")
     for plugin in chosen:
-        yield from _new_enough(context, plugin.path, plugin.version)
+        yield good(f"{plugin.path}, aws-ofi-nccl {value_or(plugin.version, 'of unknown version')}")
 
 
-def _new_enough(context: Context, path: str, version: str | Absent) -> Iterator[Seen]:
-    if isinstance(version, Absent):
-        yield good(f"{path} (version not known)")
-        return
-    old = [(profile, floor) for profile, floor in context.floors("aws_ofi_nccl") if versions.below(version, floor)]
-    for profile, floor in old:
-        yield bad(
-            f"{path} is aws-ofi-nccl {version}; {profile.title} needs {floor}",
-            fix="Upgrade aws-ofi-nccl (EFA installer).",
-        )
-    if not old:
-        yield good(f"{path}, aws-ofi-nccl {version}")
+@check(
+    "EFA-PLUGIN-OLD",
+    area="efa",
+    severity="fail",
+    title="aws-ofi-nccl is too old for GIN over EFA",
+    why="The plugin has GIN from 1.21 on, and EFA-GDA's libraries came with 1.22; an older one serves collectives alone, and "
+    "communicators report the GIN type NONE.",
+    fix="Use EFA installer 1.50.0 or newer in the image; collectives go on working with the old plugin.",
+    reference="https://github.com/aws/aws-ofi-nccl/blob/master/doc/gin-getting-started.md",
+    needs=(EFA, gin_efa.WANTED),
+)
+def efa_plugin_old(context: Context) -> Iterator[Seen]:
+    present = [plugin for plugin in plugins.found(context.node) if plugins.is_ofi(plugin)]
+    for profile, floor in context.floors("aws_ofi_nccl"):
+        for plugin in present:
+            version = known(plugin.version, f"version of {plugin.path}")
+            text = f"{plugin.path} is aws-ofi-nccl {version}; {profile.title} needs {floor} for GIN"
+            old = versions.below(version, floor)
+            if old is None:
+                yield unread(f"version of {plugin.path}", Absent("unparsable", line=version))
+            else:
+                yield bad(text) if old else good(text)
 
 
 @check(
@@ -90,10 +106,11 @@ def efa_silent_socket(context: Context) -> Iterator[Seen]:
     "EFA-POD-RESOURCE",
     area="efa",
     severity="fail",
-    title="The EFA devices of this instance do not reach this process",
-    why="A pod or container gets EFA only when it asks for it; without the devices NCCL runs over TCP.",
-    fix="Request all vpc.amazonaws.com/efa devices of the instance type in the pod's limits (with hugepages-2Mi), or pass each "
-    "/dev/infiniband/uverbs* with --device.",
+    title="This process does not have the EFA devices that the instance type offers",
+    why="An instance has EFA only when its network interfaces were made as EFA at launch, and a pod or container only when it asks for "
+    "the devices; without them NCCL runs over TCP.",
+    fix="On the host: launch the instance with network interfaces of type efa, and load the efa module. In a pod: request all "
+    "vpc.amazonaws.com/efa devices of the type (with hugepages-2Mi). In a container: pass each /dev/infiniband/uverbs* with --device.",
     reference="https://github.com/aws/sagemaker-hyperpod-cli/issues/306 https://github.com/aws/aws-ofi-nccl/issues/803 "
     "https://docs.aws.amazon.com/eks/latest/userguide/device-management-efa.html",
     needs=(GPU,),
@@ -104,7 +121,9 @@ def efa_pod_resource(context: Context) -> Iterator[Seen]:
     severity: Severity | None = None if context.num_nodes > 1 else "warn"
     if not devices:
         if plugins.EFA_INSTANCES.fullmatch(product):
-            yield bad(f"{product} has EFA (DMI), /sys/class/infiniband shows no efa device", severity=severity)
+            text = f"{product} has EFA (DMI), /sys/class/infiniband shows no efa device"
+            inside = value_or(context.node.host.container, "")
+            yield bad(text, severity=severity, fix=_GRANT if inside not in ("", "none") else _LAUNCH if inside else "")
         return
     nodes = known(context.node.rdma.uverbs, "/dev/infiniband/uverbs*")
     usable = [entry for entry in nodes if entry.read_write is True]
@@ -126,7 +145,7 @@ def efa_pod_resource(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="EFA cannot reach GPU memory",
     why="Neither a peer memory module nor DMA-BUF is usable, so the plugin refuses to start on instances that have GPUDirect.",
-    fix="Load efa_nv_peermem (EFA installer), or use Linux 5.12 or newer with the open NVIDIA kernel modules and leave "
+    fix="Load efa_nv_peermem (EFA installer) when no job runs, or use Linux 5.12 or newer with the open NVIDIA kernel modules and leave "
     "OFI_NCCL_DISABLE_DMABUF unset.",
     commands=("sudo modprobe efa_nv_peermem",),
     reference="https://github.com/aws/aws-ofi-nccl/blob/master/src/platform-aws.cpp "
@@ -139,6 +158,7 @@ def efa_gdr_off(context: Context) -> Iterator[Seen]:
             f"{told(context, 'OFI_NCCL_DISABLE_GDR_REQUIRED_CHECK')} hides missing GPUDirect",
             severity="warn",
             fix="Unset OFI_NCCL_DISABLE_GDR_REQUIRED_CHECK.",
+            commands=("unset OFI_NCCL_DISABLE_GDR_REQUIRED_CHECK",),
         )
     modules = {module.name for module in known(context.node.host.modules, "kernel modules (/proc/modules)")}
     peer = modules & {"efa_nv_peermem", "nvidia_peermem", "nv_peer_mem"}
@@ -191,26 +211,20 @@ def efa_mixed_uverbs(context: Context) -> Iterator[Seen]:
         yield unread("fi_info -p efa", seen)
 
 
-def _deepep2(context: Context) -> str:
-    for name in ("deepinfer-ep", "deep-ep"):
-        if versions.below(context.distributions.get(name, "0"), "2.0") is False:
-            return ""
-    return "DeepEP 2 or newer is not installed"
-
-
 @check(
     "EFA-SM-ZERODIV",
     area="efa",
     severity="fail",
     title="DeepEP reads no link rate here and divides by zero",
-    why="DeepEP takes the rate of EP_NIC_NAME (mlx5_0 by default) from ibstat to choose its number of SMs; EFA devices do not "
-    "show up there.",
-    fix="Pass num_sms to the buffer explicitly, or use a DeepEP that reads the rate from sysfs.",
-    reference="https://github.com/deepseek-ai/DeepEP/issues/734",
-    needs=(EFA, SEVERAL_NODES, Need("deepep2", _deepep2)),
+    why="DeepEP takes the rate of one adapter from ibstat to choose its number of SMs: mlx5_0, or what EP_NIC_NAME says (not in 2.5). "
+    "EFA devices do not show up there, others have other names (mlx5_ib0, mlx5_bond_0). The bucket buffers of 2.5 refuse to start.",
+    fix="Pass num_sms (or rdma_gbs) explicitly. DeepEP 2.0 and 2.1: set EP_NIC_NAME to an adapter of the fabric that ibstat lists; 2.5: "
+    "an adapter of the fabric has to be called mlx5_0 (rdma dev set).",
+    reference="https://github.com/deepseek-ai/DeepEP/issues/734 https://pypi.org/project/deepinfer-ep/2.5.0/",
+    needs=(RDMA, SEVERAL_NODES, deepep.SECOND),
 )
 def efa_sm_zerodiv(context: Context) -> Iterator[Seen]:
-    name = setting(context, "EP_NIC_NAME") or "mlx5_0"
+    name, origin = deepep.rate_adapter(context)
     status = context.node.rdma.ibstat
     if isinstance(status, Absent):
         if status.absent != "tool_missing":
@@ -220,6 +234,6 @@ def efa_sm_zerodiv(context: Context) -> Iterator[Seen]:
         return
     listed = () if status == "empty" else known(context.node.rdma.ibstat_devices, "devices of ibstat")
     if name in listed:
-        yield good(f"ibstat lists {name}")
+        yield good(f"ibstat lists {name} ({origin})")
     else:
-        yield bad(f"ibstat lists {', '.join(listed) or 'no device'}; EP_NIC_NAME is {name}")
+        yield bad(f"ibstat lists {', '.join(listed) or 'no device'}; DeepEP asks for {name} ({origin})")

@@ -8,18 +8,14 @@ from collections.abc import Iterator
 from epctl.core.check import Need, Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known
-from epctl.core.views import gin, plugins, versions
-from epctl.core.views.gin import AUTO, EFA_GDA, PROXY, WANTED
+from epctl.core.views import deepep, gin, gin_efa, installing, libraries, plugins, versions
+from epctl.core.views.gin import AUTO, EFA_GDA, PROXY
+from epctl.core.views.gin_efa import WANTED
 from epctl.core.views.needs import EFA
 from epctl.core.views.settings import is_off, setting, told
 
-GDRCOPY_FLOOR = "2.5"
-"""aws-ofi-nccl's GIN asks for it of library and module (its doc/gin-getting-started.md)."""
-EFA_DRIVER_FLOOR = "3.3.0"
-"""First efa module with completion counters (the same document)."""
 DEFAULTS_TO_PROXY = "2.31.0"
-"""From this NCCL on EFA has GIN at all, with the proxy as the default (the same document)."""
-_OVERRIDE = re.compile(r"PeerMappingOverride\s*=\s*(0x0*|0*)1\b", re.I | re.ASCII)
+"""From this NCCL on EFA has GIN at all, with the proxy as the default (aws-ofi-nccl doc/gin-getting-started.md)."""
 _FORK = re.compile(r"\+.*(efa|aws|amzn|amazon)", re.I)
 """Local version of a build for EFA."""
 
@@ -44,19 +40,24 @@ GDA = Need("efa_gda", _asks_for_gda)
     needs=(EFA, WANTED),
 )
 def efa_gdrdrv_old(context: Context) -> Iterator[Seen]:
+    for profile, floor in context.floors("gdrcopy"):
+        yield from _gdrcopy(context, floor, profile.title)
+
+
+def _gdrcopy(context: Context, floor: str, who: str) -> Iterator[Seen]:
     parts = {"libgdrapi": context.node.gdr.libgdrapi_version, "gdrdrv module": context.node.gdr.gdrdrv_version}
     for name, version in parts.items():
         if isinstance(version, Absent):
             if version.absent == "not_found":  # the file is not there: not installed, or not loaded
-                yield bad(f"{name} is not there")
+                yield bad(f"{name} is not there, {who} needs {floor} for GIN")
             else:
                 yield unread(f"{name} version", version)
             continue
-        old = versions.below(version, GDRCOPY_FLOOR)
+        old = versions.below(version, floor)
         if old is None:
             yield unread(f"{name} version", Absent("unparsable", version))
         else:
-            text = f"{name} {version}, needed {GDRCOPY_FLOOR}"
+            text = f"{name} {version}, needed {floor}"
             yield bad(text) if old else good(text)
 
 
@@ -76,11 +77,15 @@ def efa_kmod_old(context: Context) -> Iterator[Seen]:
     version = context.node.rdma.efa_driver_version
     if isinstance(version, Absent):
         yield unread("/sys/module/efa/version", version)
-    elif (old := versions.below(version, EFA_DRIVER_FLOOR)) is None:
-        yield unread("/sys/module/efa/version", Absent("unparsable", version))
     else:
-        text = f"efa module {version}, needed {EFA_DRIVER_FLOOR}"
-        yield bad(text) if old else good(text)
+        # With another choice of profiles the floor is that of EFA-GDA all the same: NCCL_GIN_TYPE=5 asks for it.
+        for floor in [floor for _, floor in context.floors("efa_driver")] or [gin_efa.GDA_DRIVER]:
+            text = f"efa module {version}, needed {floor}"
+            old = versions.below(version, floor)
+            if old is None:
+                yield unread("/sys/module/efa/version", Absent("unparsable", version))
+            else:
+                yield bad(text) if old else good(text)
     library = next((entry for entry in context.node.rdma.libraries if entry.name == "libefa"), None)
     if library is None or (isinstance(library.path, Absent) and library.path.absent == "not_found"):
         yield bad("libefa is not on the loader path")
@@ -98,11 +103,8 @@ def efa_kmod_old(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="The NVIDIA driver does not let GPUs map EFA doorbells",
     why="EFA-GDA maps device registers into the GPU's address space, which the driver allows with PeerMappingOverride=1 only.",
-    fix='Put options nvidia NVreg_RegistryDwords="PeerMappingOverride=1" into a file of /etc/modprobe.d, rebuild the initramfs, '
-    "reboot.",
-    commands=(
-        "echo 'options nvidia NVreg_RegistryDwords=\"PeerMappingOverride=1\"' | sudo tee /etc/modprobe.d/nvidia-gda.conf",
-    ),
+    fix="On the host set NVreg_RegistryDwords in modprobe.d, PeerMappingOverride=1 beside the dwords that are in force, and rebuild "
+    "the initramfs; it holds from the next boot on: drain the node first.",
     reference="https://github.com/aws/aws-ofi-nccl/blob/master/doc/gin-getting-started.md "
     "https://github.com/aws/aws-ofi-nccl/issues/1369",
     needs=(EFA, GDA),
@@ -111,7 +113,8 @@ def efa_peermap_regkey(context: Context) -> Iterator[Seen]:
     params = known(context.node.gpu.driver.params, "/proc/driver/nvidia/params")
     words = next((entry.value for entry in params if entry.name == "RegistryDwords"), "")
     text = f"RegistryDwords: {words.strip() or 'empty'} (/proc/driver/nvidia/params)"
-    yield good(text) if _OVERRIDE.search(words) else bad(text)
+    lines = installing.driver_options(context.node, PeerMappingOverride="1")
+    yield bad(text, commands=lines) if gin_efa.peer_mapping(context) else good(text)
 
 
 @check(
@@ -139,8 +142,8 @@ def efa_gin_default_proxy(context: Context) -> Iterator[Seen]:
     product = known(context.node.host.product, "instance type (DMI)")
     if not plugins.GDA_INSTANCES.fullmatch(product) or kind not in (AUTO, PROXY):
         return
-    nccl = known(context.node.software.nccl_effective, "version of the NCCL in use")
-    if versions.below(nccl, DEFAULTS_TO_PROXY):
+    nccl = libraries.nccl(context)
+    if not nccl or versions.below(nccl, DEFAULTS_TO_PROXY):
         return
     kind_text = setting(context, "NCCL_GIN_TYPE") or "unset"
     if _upstream(context):
@@ -151,12 +154,7 @@ def efa_gin_default_proxy(context: Context) -> Iterator[Seen]:
 
 def _upstream(context: Context) -> tuple[str, ...]:
     """DeepEP releases of the second generation that are not marked as builds for EFA."""
-    found = []
-    for name in ("deep-ep", "deepinfer-ep"):
-        version = context.distributions.get(name, "")
-        if version and versions.below(version, "2.0") is False and not _FORK.search(version):
-            found.append(f"{name} {version}")
-    return tuple(found)
+    return tuple(f"{name} {version}" for name, version in deepep.second(context).items() if not _FORK.search(version))
 
 
 @check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from epctl.checks.limits import HUGE_PAGES_PER_CPU
 from epctl.core.check import Need, Seen, bad, check, good
 from epctl.core.context import Context
 from epctl.core.fact import known
@@ -56,8 +57,7 @@ def efa_qp_limit(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="No huge pages are set aside for EFA",
     why="EFA limits the number of registered pages; with 4 KiB pages a host buffer of about 95 GB does not register.",
-    fix="Set 2 MiB huge pages aside (the EFA installer does) and back large host buffers with them.",
-    commands=("sudo sysctl -w vm.nr_hugepages=5128",),
+    fix="Set 2 MiB huge pages aside when no job runs (the EFA installer does; they leave the memory of everything else), and back large host buffers with them.",
     reference="https://github.com/ofiwg/libfabric/issues/9739",
     needs=(EFA,),
 )
@@ -71,7 +71,17 @@ def efa_mr_pages(context: Context) -> Iterator[Seen]:
     else:
         # Only buffers in host memory meet the limit; Engram tables are the ones of EP libraries that may be that large.
         large = bool(context.wants("engram_get"))
-        yield bad(f"HugePages_Total is 0, the host has {memory / 1e9:.0f} GB", severity=None if large else "info")
+        yield bad(
+            f"HugePages_Total is 0, the host has {memory / 1e9:.0f} GB",
+            severity=None if large else "info",
+            commands=_reserve(context),
+        )
+
+
+def _reserve(context: Context) -> tuple[str, ...]:
+    """What the EFA installer sets aside (as LIM-EFA-HUGEPAGES asks for)."""
+    num_cpus = context.node.host.num_cpus
+    return (f"sudo sysctl -w vm.nr_hugepages={HUGE_PAGES_PER_CPU * num_cpus}",) if isinstance(num_cpus, int) else ()
 
 
 @check(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
+from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import Gpu
 from epctl.core.views import fabric, pcie
 from epctl.core.views.needs import GPU, NVSWITCH
@@ -46,7 +47,7 @@ _CONFIGURATION: dict[int, str] = {2: "wrong system GUID", 3: "wrong chassis seri
     fix="Install the fabric manager of exactly the driver's version, enable it at boot and start it.",
     commands=("sudo systemctl enable --now nvidia-fabricmanager", "systemctl status nvidia-fabricmanager"),
     reference="https://github.com/pytorch/pytorch/issues/35710 https://github.com/gpustack/gpustack/issues/4154 "
-    "https://github.com/jax-ml/jax/issues/34113",
+    "https://github.com/jax-ml/jax/issues/34113 https://github.com/NVIDIA/NVSentinel/issues/883",
     needs=(NVSWITCH,),
 )
 def fm_not_running(context: Context) -> Iterator[Seen]:
@@ -56,6 +57,8 @@ def fm_not_running(context: Context) -> Iterator[Seen]:
     cuda = f"; cuInit(0) returns {code}" if isinstance(code, int) else ""
     if state == "active":
         yield good("nvidia-fabricmanager is active (systemd)")
+    elif fabric.runs(node, fabric.FABRIC_MANAGER) is True:
+        yield good(f"{fabric.told(node, fabric.FABRIC_MANAGER)}, as in the driver container of the GPU Operator")
     elif elsewhere and fabric.works(node) and code != SYSTEM_NOT_READY:
         yield good(f"{elsewhere}; the GPUs are registered{cuda}")
     elif elsewhere and code != SYSTEM_NOT_READY:
@@ -67,11 +70,26 @@ def fm_not_running(context: Context) -> Iterator[Seen]:
             commands=("nvidia-smi -q | grep -A 4 Fabric",),
         )
     elif isinstance(state, str):
-        yield bad(f"nvidia-fabricmanager is {state} (systemd) on a machine with NVSwitches{cuda}")
+        yield _not_running(node, cuda)
     elif code == SYSTEM_NOT_READY:
         yield bad(f"cuInit(0) returns {SYSTEM_NOT_READY} (system not ready); nvidia-fabricmanager: {state}")
     else:
         yield unread("state of nvidia-fabricmanager", state)
+
+
+def _not_running(node: Snapshot, cuda: str) -> Seen:
+    """A fabric that works was set up by somebody: by a fabric manager in a container, or by one that has died since."""
+    text = f"{fabric.told(node, fabric.FABRIC_MANAGER)} on a machine with NVSwitches{cuda}"
+    code = node.active.cu_init
+    if (code == 0 and fabric.works(node)) or (isinstance(code, Absent) and fabric.registered(node)):
+        return bad(
+            f"{text}; the GPUs are set up all the same",
+            severity="warn",
+            fix="Find out who set the fabric up: the driver container of the GPU Operator runs its own fabric manager, and then "
+            "all is well. One that died no longer handles link errors or multicast: start it.",
+            commands=("pgrep -a nv-fabricmanage", "systemctl status nvidia-fabricmanager"),
+        )
+    return bad(text)
 
 
 @check(
@@ -105,8 +123,9 @@ def fm_version_skew(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="The NVLink subnet manager is missing beside the fabric manager",
     why="NVLink 5 switches need it: without it the fabric manager stops, GPUs stay In Progress and CUDA gives 802.",
-    fix="Install the nvlsm package of the driver's release (with ib_umad), then start the fabric manager through its start script.",
-    commands=("sudo modprobe ib_umad", "sudo systemctl restart nvidia-fabricmanager"),
+    fix="Install the nvlsm package of the driver's release (with ib_umad), then start the fabric manager by its service. If it "
+    "runs, drain the node before restarting it: CUDA jobs are aborted when the fabric manager ends.",
+    commands=("sudo modprobe ib_umad", "sudo systemctl start nvidia-fabricmanager"),
     reference="https://github.com/siderolabs/extensions/pull/717 "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     needs=(NVSWITCH,),
@@ -120,8 +139,8 @@ def fm_nvlsm_missing(context: Context) -> Iterator[Seen]:
     program = node.gpu.driver.nvlsm
     manager = fabric.service(node, fabric.FABRIC_MANAGER)
     waiting = [gpu.index for gpu in pcie.gpus(node) if gpu.fabric_state in ("in_progress", "not_started")]
-    if isinstance(program, str) or fabric.service(node, fabric.NVLSM) == "active":
-        yield good(f"NVLink subnet manager: {program if isinstance(program, str) else 'service nvlsm is active'}")
+    if isinstance(program, str) or fabric.runs(node, fabric.NVLSM) is True:
+        yield good(f"NVLink subnet manager: {program if isinstance(program, str) else 'nvlsm runs'}")
     elif program.absent not in ("not_found", "tool_missing"):
         yield unread("NVLink subnet manager", program)
     elif waiting or manager == "failed":

@@ -96,9 +96,9 @@ def peermem_load_einval(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="nvidia-peermem is loaded, but NCCL does not see it or it is not registered",
     why="NCCL looks for the module's version in sysfs; and a module that did not register with this RDMA stack does nothing.",
-    fix="Mount /sys of the host in the container; unload and load the module again after OFED; check that driver and OFED were "
-    "built together.",
-    commands=("sudo modprobe -r nvidia-peermem && sudo modprobe nvidia-peermem",),
+    fix="Mount /sys of the host in the container. Where the module did not register: drain the node (unloading it takes the memory "
+    "regions of running jobs away), unload and load it again after OFED; check that driver and OFED were built together.",
+    commands=("sudo lsof /dev/infiniband/uverbs*", "sudo modprobe -r nvidia-peermem && sudo modprobe nvidia-peermem"),
     reference="https://github.com/NVIDIA/nccl/issues/1939 https://github.com/NVIDIA/nccl/issues/1537",
     needs=(RDMA,),
 )
@@ -148,10 +148,13 @@ def peermem_kmsg(context: Context) -> Iterator[Seen]:
     area="gdr",
     severity="warn",
     title="The proprietary NVIDIA kernel module is in use",
-    why="It offers no DMA-BUF, and peermem cannot take pages of cuMem allocations: registering such a buffer fails with "
-    "bad address (14) while plain device memory registers.",
-    fix="Switch to the open kernel modules (Blackwell needs them in any case).",
-    reference="https://github.com/microsoft/mscclpp/issues/657 https://github.com/microsoft/mscclpp/issues/496",
+    why="It offers no DMA-BUF, so GPUDirect RDMA stands on nvidia-peermem. That takes cuMem allocations only if they were made with "
+    "gpuDirectRDMACapable, as NCCL and DeepEP 2.5 do; others, and segments that grow, fail to register with bad address (14).",
+    fix="Load nvidia-peermem and keep expandable_segments out of PyTorch's allocator settings; at the next maintenance switch to the "
+    "open kernel modules (Blackwell needs them in any case).",
+    reference="https://github.com/microsoft/mscclpp/issues/657 https://github.com/microsoft/mscclpp/issues/496 "
+    "https://github.com/NVIDIA/gdrcopy/issues/257 https://github.com/meta-pytorch/torchcomms/pull/1354 "
+    "https://github.com/uccl-project/uccl/issues/839",
     needs=(RDMA,),
 )
 def gdr_proprietary_module(context: Context) -> Iterator[Seen]:
@@ -163,15 +166,19 @@ def gdr_proprietary_module(context: Context) -> Iterator[Seen]:
     if devices and all(device.dma_buf is True for device in devices):
         yield good("proprietary kernel module, but all GPUs export DMA-BUF (CUDA attribute)")
         return
-    asked = [profile.id for profile in context.wants("symmetric_memory")]
+    asked = ", ".join(profile.id for profile in context.wants("symmetric_memory"))
     allocator = context.env.get("PYTORCH_CUDA_ALLOC_CONF", "") or context.env.get("PYTORCH_ALLOC_CONF", "")
-    text = "proprietary kernel module (/proc/driver/nvidia/version)"
+    module, said = gdr.peermem(context)
+    why = f": {module}" if isinstance(module, Absent) else ""
+    text = f"proprietary kernel module (/proc/driver/nvidia/version); {said}{why}"
     if asked:
-        text += f"; {', '.join(asked)} registers symmetric memory, which is cuMem"
+        text += f"; {asked} registers symmetric memory, which is cuMem"
     if "expandable_segments:true" in allocator.lower():
-        text += "; expandable segments of PyTorch are cuMem, too"
-        asked.append("torch")
-    yield bad(text, severity="fail" if asked else "warn")
+        yield bad(f"{text}; expandable segments of PyTorch are cuMem, too, and grow", severity="fail")
+    elif module is True:
+        yield bad(text, severity="info")
+    else:
+        yield bad(text, severity="fail" if asked and module is False else "warn")
 
 
 @check(

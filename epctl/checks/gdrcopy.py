@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
-from epctl.core.views import needs, versions
+from epctl.core.views import needs, regkeys, versions
 from epctl.core.views.needs import GPU
-from epctl.core.views.settings import is_on, told
-
-IBGDA_OPTIONS = (("EnableStreamMemOPs", "1"), ("RegistryDwords", "PeerMappingOverride=1"))
-"""Driver options of IBGDA's ordinary way; without them NVSHMEM needs gdrdrv for the CPU-assisted one (DeepEP docs/nvshmem.md)."""
+from epctl.core.views.settings import integer, is_on, told
 
 
 def demand(context: Context) -> str:
@@ -22,7 +19,9 @@ def demand(context: Context) -> str:
     params = context.node.gpu.driver.params
     if context.wants("ibgda") and isinstance(params, tuple):
         values = {entry.name: entry.value for entry in params}
-        if not all(value in values.get(name, "") for name, value in IBGDA_OPTIONS):
+        peers = regkeys.dwords(values.get("RegistryDwords", "")).get("peermappingoverride", "")
+        # Without both options of IBGDA's ordinary way NVSHMEM needs gdrdrv for the CPU-assisted one (DeepEP docs/nvshmem.md).
+        if integer(values.get("EnableStreamMemOPs", "")) != 1 or integer(peers) != 1:
             return "CPU-assisted IBGDA (the driver options of the other way are not set)"
     return ""
 
@@ -47,7 +46,7 @@ def _user(context: Context) -> str:
     severity="warn",
     title="The gdrdrv module is not loaded, or its device may not be opened",
     why="gdr_open fails: small copies between host and GPU get slow, and aws-ofi-nccl's GIN and CPU-assisted IBGDA do not start.",
-    fix="Install gdrdrv for this kernel and load it at boot; pass /dev/gdrdrv into the container.",
+    fix="Install gdrdrv for this kernel and load it at boot, or by hand when no job runs; pass /dev/gdrdrv into the container.",
     commands=("sudo modprobe gdrdrv",),
     reference="https://github.com/NVIDIA/gdrcopy/issues/251 https://github.com/NVIDIA/gdrcopy/issues/234 "
     "https://github.com/deepseek-ai/DeepEP/blob/main/docs/nvshmem.md",

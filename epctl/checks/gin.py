@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
-from epctl.core.views import gin, nics, pcie, versions
+from epctl.core.views import devx, gin, libraries, nics, pcie, versions
 from epctl.core.views.gin import GDAKI, SEVERAL_NODES, WANTED
 from epctl.core.views.needs import CONTAINER, NVML, RDMA
 from epctl.core.views.settings import is_off, is_on, number, setting, told
@@ -36,6 +36,8 @@ RAIL_FIXED = "2.30.5"
     needs=(WANTED,),
 )
 def gin_type_none(context: Context) -> Iterator[Seen]:
+    if not libraries.nccl(context) and not gin.needed(context):
+        return  # without NCCL, and nobody here to miss it
     every = gin.gates(context)
     closed = [gate for gate in every if gate.state == "closed"]
     if not closed:
@@ -125,7 +127,9 @@ def gin_mixed_ranks(context: Context) -> Iterator[Seen]:
     needs=(WANTED, RDMA),
 )
 def gin_nic_fused_old(context: Context) -> Iterator[Seen]:
-    found = known(context.node.software.nccl_effective, "version of the NCCL in use")
+    found = libraries.nccl(context)
+    if not found:
+        return
     if not versions.below(found, FUSED_FIXED):
         yield good(f"NCCL {found} offers GIN on merged ports, too")
         return
@@ -161,7 +165,7 @@ GDAKI_WANTED = Need("gdaki", _gdaki)
     severity="fail",
     title="The container may lack what GDAKI needs to make queues",
     why="GDAKI makes its queues through DevX verbs; without the device files or capabilities this ends in DOCA driver error 21.",
-    fix="Give the container all RDMA devices and the capability IPC_LOCK (privileged for a test); else NCCL_GIN_TYPE=2 where "
+    fix="Give the container all RDMA devices and the capability IPC_LOCK (privileged only for a test); else NCCL_GIN_TYPE=2 where "
     "the library allows the proxy.",
     reference="https://github.com/NVIDIA/nccl/issues/1943",
     needs=(CONTAINER, RDMA, WANTED, GDAKI_WANTED),
@@ -176,6 +180,10 @@ def gin_gdaki_doca21(context: Context) -> Iterator[Seen]:
             yield unread(entry.path, usable)
         elif not usable:
             yield bad(f"{entry.path} may not be read and written by this user")
+    tried = tuple(devx.seen(context.node))
+    if tried:
+        yield from tried
+        return
     rights = known(context.node.host.cap_effective, "capabilities (CapEff)")
     if not rights & IPC_LOCK:
         yield bad(f"CapEff {rights:#x} lacks IPC_LOCK (bit 14)", severity="warn")
@@ -207,8 +215,8 @@ def gin_qp_exhaust(context: Context) -> Iterator[Seen]:
     per_card = -(-num_gpus // len(cards))
     fast = all(nics.atomics(device) == "fast" for device in cards.values())
     hybrid = HYBRID_FAST if fast else HYBRID_PLAIN
-    nccl = known(context.node.software.nccl_effective, "version of the NCCL in use")
-    peers = num_ranks if versions.below(nccl, RAIL_FIXED) else context.num_nodes
+    nccl = libraries.nccl(context)
+    peers = num_ranks if nccl and versions.below(nccl, RAIL_FIXED) else context.num_nodes
     plans = {
         f"hybrid mode, {hybrid} contexts to {peers} ranks": hybrid * (peers + 1) * per_card,
         f"direct mode, {DIRECT_CONTEXTS} contexts to {num_ranks} ranks": DIRECT_CONTEXTS * (num_ranks + 1) * per_card,

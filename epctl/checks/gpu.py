@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot import Snapshot
+from epctl.core.snapshot.rdma import DeviceNode
 from epctl.core.views import pcie
 from epctl.core.views.needs import GPU, NVML, SEVERAL_GPUS, gpu_functions, has_gpu
 
 OFF_THE_BUS = 79
 """Xid: the GPU has fallen off the bus."""
 
+_GPU_NODE = re.compile(r"/dev/nvidia\d+", re.ASCII)
 SHOWN = 12
 """Pairs that one line of evidence names before it only counts."""
 
@@ -23,6 +26,16 @@ def pairs(entries: Iterable[tuple[int, int]]) -> str:
     listed = [f"{a}→{b}" for a, b in entries]
     more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
     return ", ".join(listed[:SHOWN]) + more
+
+
+NVML_WORDS = {
+    0: "works",
+    9: "the driver is not loaded (9)",
+    12: "its library is not installed (12)",
+    18: "library and driver are of different versions (18)",
+    999: "unknown error (999)",
+}
+"""nvmlReturn_t of nvmlInit_v2 (nvml.h)."""
 
 
 @check(
@@ -37,16 +50,22 @@ def pairs(entries: Iterable[tuple[int, int]]) -> str:
 )
 def node_no_gpu(context: Context) -> Iterator[Seen]:
     node = context.node
-    code = node.gpu.driver.nvml_code
-    looked = f"nvmlInit: {f'returns {code}' if isinstance(code, int) else code}"
-    functions = node.pcie.functions
+    code, functions, gpus = node.gpu.driver.nvml_code, node.pcie.functions, node.gpu.gpus
+    if isinstance(functions, Absent) and isinstance(gpus, Absent) and isinstance(code, Absent):
+        yield unread("NVML and the PCI tree", functions)
+        return
+    looked = f"NVML: {code if isinstance(code, Absent) else NVML_WORDS.get(code, f'error {code}')}"
     if isinstance(functions, Absent):
         looked += f"; PCI tree: {functions}"
     else:
         looked += f"; PCI tree: {len(gpu_functions(node))} NVIDIA GPUs among {len(functions)} functions looked at"
-    gpus = node.gpu.gpus
     looked += f"; NVML lists {len(gpus)} GPUs" if isinstance(gpus, tuple) else ""
-    yield good(looked) if has_gpu(node) else bad(looked)
+    if has_gpu(node):
+        yield good(looked)
+    elif isinstance(node.job.log, str):
+        yield bad(f"{looked}; the job's log is read all the same", severity="info")
+    else:
+        yield bad(looked)
 
 
 @check(
@@ -68,23 +87,50 @@ def gpu_count_short(context: Context) -> Iterator[Seen]:
     if wanted.isascii() and wanted.isdigit() and int(wanted) > count and not _shares_gpus(context):
         yield bad(f"LOCAL_WORLD_SIZE={wanted}, NVML lists {count} GPUs")
     functions = known(node.pcie.functions, "PCI functions")
-    given_away = {entry.pci for entry in functions if entry.driver == "vfio-pci"}
+    given_away = {entry.pci for entry in functions if pcie.given_away(entry)}
     addresses = [pci for pci in gpu_functions(node) if pci not in given_away]
     text = f"NVML lists {count} GPUs, the PCI tree has {len(addresses)}"
     if given_away.intersection(gpu_functions(node)):
-        text += " besides those handed to virtual machines (vfio-pci)"
+        text += " besides those handed to virtual machines (vfio)"
     if count >= len(addresses):
         yield good(text)
         return
     listed = {gpu.pci for gpu in pcie.gpus(node)}
-    text += f"; not listed: {', '.join(pci for pci in addresses if pci not in listed)}"
-    fell_off = any(xid.code == OFF_THE_BUS for xid in value_or(node.gpu.driver.xids, ()))
-    if value_or(node.host.container, "none") == "none" or fell_off:
-        yield bad(text + ("; Xid 79 in the kernel log" if fell_off else ""))
-    elif _granted(context) == count:
-        yield good(f"{text}: NVIDIA_VISIBLE_DEVICES names {count}")
-    else:
-        yield bad(f"{text}: this container shows only a part of the machine", severity="info")
+    missing = [pci for pci in addresses if pci not in listed]
+    yield _missing(context, missing, f"{text}; not listed: {', '.join(missing)}")
+
+
+def _missing(context: Context, missing: list[str], text: str) -> Seen:
+    """Tells GPUs that are lost from those that a batch system or container keeps from this session."""
+    node = context.node
+    count = len(pcie.gpus(node))
+    if any(xid.code == OFF_THE_BUS for xid in value_or(node.gpu.driver.xids, ())):
+        return bad(f"{text}; Xid 79 in the kernel log")
+    if count and _by_slurm(context) == count:
+        return good(f"{text}: SLURM_GPUS_ON_NODE={count} is what this job was given")
+    if value_or(node.host.container, "none") != "none":
+        if count and _granted(context) == count:
+            return good(f"{text}: NVIDIA_VISIBLE_DEVICES names {count}")
+        return bad(f"{text}: this container shows only a part of the machine", severity="info")
+    closed = [entry.path for entry in value_or(node.host.nvidia_nodes, ()) if _shut(entry)]
+    if len(closed) >= len(missing):
+        return bad(
+            f"{text}: this session may not open {', '.join(closed[:SHOWN])}",
+            severity="info",
+            fix="Right inside a job with a part of the GPUs; else give the user access to the device files.",
+        )
+    return bad(text)
+
+
+def _shut(entry: DeviceNode) -> bool:
+    """A GPU's device file that permissions or the device rules of the control group keep from this process."""
+    return _GPU_NODE.fullmatch(entry.path) is not None and entry.read_write is False
+
+
+def _by_slurm(context: Context) -> int:
+    """GPUs of this node that Slurm gave to the job; 0 outside of one."""
+    count = _setting(context, "SLURM_GPUS_ON_NODE")
+    return int(count) if count.isascii() and count.isdigit() and len(count) < 4 else 0
 
 
 def _setting(context: Context, name: str) -> str:
@@ -182,8 +228,7 @@ def gpu_cc_mode(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="MIG is enabled",
     why="MIG instances have no CUDA peer access, so NCCL finds neither P2P nor NVLink and EP cannot start.",
-    fix="Disable MIG on the GPUs that EP uses; it needs a GPU reset.",
-    commands=("sudo nvidia-smi -mig 0",),
+    fix="Drain the node, then disable MIG on these GPUs and reset them: it ends the MIG instances of everybody who uses them.",
     reference="https://github.com/NVIDIA/nccl/issues/1716",
     needs=(NVML,),
 )
@@ -195,7 +240,9 @@ def gpu_mig_on(context: Context) -> Iterator[Seen]:
         elif isinstance(mode, Absent):
             yield unread(f"GPU {gpu.index} MIG mode", mode)
         elif mode:
-            yield bad(f"GPU {gpu.index}: MIG mode is enabled (NVML)")
+            yield bad(
+                f"GPU {gpu.index}: MIG mode is enabled (NVML)", commands=(f"sudo nvidia-smi -i {gpu.index} -mig 0",)
+            )
         else:
             yield good(f"GPU {gpu.index}: MIG mode is disabled (NVML)")
 

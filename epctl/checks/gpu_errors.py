@@ -70,7 +70,7 @@ def gpu_xid_fatal(context: Context) -> Iterator[Seen]:
     if isinstance(xids, Absent):
         yield unread("Xids (kernel log)", xids)
         return
-    found = [seen for xid, times in _distinct(xids) if (seen := _judged(xid, times)) is not None]
+    found = list(_found(xids))
     yield from found
     if not found:
         yield good(f"{len(xids)} Xids since boot (kernel log), none of them fatal or a memory warning")
@@ -88,9 +88,39 @@ def _distinct(xids: Iterable[Xid]) -> Iterator[tuple[Xid, str]]:
         yield xid, f" ({counts[key]} times)" if counts[key] > 1 else ""
 
 
-def _judged(xid: Xid, times: str) -> Seen | None:
-    """None for Xids that are an application's fault or of another check."""
+def _found(xids: tuple[Xid, ...]) -> Iterator[Seen]:
+    """Faults by GPU. The last Xid 154 of a GPU says whether the driver still wants something done; what came before one that
+    takes the action back was dealt with (a reset), and is told as history."""
+    recovery = {xid.pci: (at, xid) for at, xid in enumerate(xids) if xid.code == RECOVERY_XID}
+    last = {(xid.code, xid.pci): at for at, xid in enumerate(xids)}
+    for xid, times in _distinct(xid for xid in xids if xid.code != RECOVERY_XID):
+        at, told = recovery.get(xid.pci, (-1, xid))
+        over = last[xid.code, xid.pci] < at and not _wants_action(told)
+        seen = _judged(xid, times, over)
+        if seen is not None:
+            yield seen
+    for _, xid in recovery.values():
+        if _wants_action(xid):
+            yield bad(
+                f"Xid 154 of {xid.pci} (recovery action wanted): {xid.line}",
+                fix="Do what the line of Xid 154 asks for.",
+            )
+
+
+def _wants_action(xid: Xid) -> bool:
+    """`… changed from 0x0 (None) to 0x1 (GPU Reset Required)`: the word after the last `to` is not None."""
+    return "(none)" not in xid.line.lower().rpartition(" to ")[2]
+
+
+def _judged(xid: Xid, times: str, over: bool) -> Seen | None:
+    """None for Xids that are an application's fault or of another check. `over`: the driver wants nothing done any more."""
     where = f"Xid {xid.code} of {xid.pci}{times}"
+    if xid.code in FATAL_XIDS and over:
+        return bad(
+            f"{where} ({FATAL_XIDS[xid.code]}), since then recovered (Xid 154: None): {xid.line}",
+            severity="warn",
+            fix="Nothing is wanted now. Watch whether it comes back, and have the GPU replaced if it does.",
+        )
     if xid.code in FATAL_XIDS:
         return bad(f"{where} ({FATAL_XIDS[xid.code]}): {xid.line}")
     if xid.code in WARNING_XIDS:
@@ -99,8 +129,6 @@ def _judged(xid: Xid, times: str) -> Seen | None:
             severity="warn",
             fix="Reset the GPU when the node is idle, so that remapped rows take effect, and watch whether it comes back.",
         )
-    if xid.code == RECOVERY_XID and "(none)" not in xid.line.lower().rpartition(" to ")[2]:
-        return bad(f"{where} (recovery action wanted): {xid.line}", fix="Do what the line of Xid 154 asks for.")
     return None
 
 

@@ -10,7 +10,7 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.views import adapters, gdaki, nics
+from epctl.core.views import deepep, gdaki, nics
 from epctl.core.views.gdaki import GPU_INITIATED
 from epctl.core.views.needs import MLX5, RDMA, VERBS
 from epctl.core.views.nics import Nic
@@ -28,11 +28,16 @@ PROVIDERS: dict[str, str] = {
     "irdma": "irdma",
     "erdma": "erdma",
     "hns3": "hns",
+    "hns_roce": "hns",
     "mana": "mana",
+    "mana_ib": "mana",
+    "qedr": "qedr",
 }
-"""Kernel driver of the PCI function → provider of libibverbs (rdma-core, folder `providers`)."""
+"""Kernel driver of the PCI function, or the RDMA driver on top of it → provider of libibverbs (rdma-core, folder `providers`)."""
 MLX5_SYMBOLS, DMABUF_SYMBOLS, ORDER_SYMBOLS = "MLX5_1.25", "IBVERBS_1.12", "IBVERBS_1.8"
 """Symbol versions that NCCL looks up: data direct, DMA-BUF registration, relaxed ordering (misc/mlx5dvsymbols.cc, ibvsymbols.cc)."""
+CONNECTX8 = 4131
+"""MT4131, the first adapter with data direct."""
 
 
 def _in_use(context: Context) -> tuple[Nic, ...]:
@@ -83,7 +88,7 @@ def nic_storage_selected(context: Context) -> Iterator[Seen]:
     rates: dict[str, Fact[float]] = {nic.label: nics.nominal_gbps(nic, context.node) for nic in ports}
     best = max((rate for rate in rates.values() if isinstance(rate, float)), default=0.0)
     fastest = {nics.kind(nic) for nic in ports if rates[nic.label] == best}
-    routed = {nic.label for nic in ports if adapters.holds_default_route(nic, context.node)}
+    routed = {nic.label for nic in ports if nics.holds_default_route(nic, context.node)}
     wrong: dict[str, list[str]] = {}
     for nic in ports:
         rate = rates[nic.label]
@@ -101,6 +106,21 @@ def nic_storage_selected(context: Context) -> Iterator[Seen]:
     for texts in wrong.values():
         for text in texts:
             yield bad(text, commands=commands)
+    yield from _rate_adapter(context)
+
+
+def _rate_adapter(context: Context) -> Iterator[Seen]:
+    """The adapter whose rate DeepEP takes for all. One that is not there at all is told by EFA-SM-ZERODIV."""
+    name, origin = deepep.rate_adapter(context)
+    carrying = sorted({nic.device.name for nic in nics.fabric(context) if nic.active})
+    if not deepep.second(context) or not carrying or name in carrying:
+        return
+    if any(device.name == name for device in nics.every_device(context.node)):
+        yield bad(
+            f"DeepEP takes its link rate from {name} ({origin}), the fabric's adapters are {', '.join(carrying)}",
+            fix="DeepEP 2.0 and 2.1: set EP_NIC_NAME to an adapter of the fabric; 2.5: pass num_sms or rdma_gbs.",
+            commands=(),
+        )
 
 
 @check(
@@ -142,14 +162,16 @@ def nic_not_mlx5(context: Context) -> Iterator[Seen]:
 def ofed_userspace_old(context: Context) -> Iterator[Seen]:
     gin = context.node.active.gin
     none = isinstance(gin, tuple) and bool(gin) and not any(entry.value == "ok" for entry in gin)
-    severity: Severity = "fail" if none else "warn"
-    for library, wanted, what in (
-        ("libmlx5", MLX5_SYMBOLS, "data direct"),
-        ("libibverbs", DMABUF_SYMBOLS, "DMA-BUF registration"),
-        ("libibverbs", ORDER_SYMBOLS, "relaxed ordering"),
-    ):
+    direct = any((nics.connectx(nic.device) or 0) == CONNECTX8 for nic in nics.selected(context))
+    symbols: tuple[tuple[str, str, str, Severity], ...] = (
+        ("libmlx5", MLX5_SYMBOLS, "data direct, of ConnectX-8", "warn" if direct else "info"),
+        ("libibverbs", DMABUF_SYMBOLS, "DMA-BUF registration", "warn"),
+        ("libibverbs", ORDER_SYMBOLS, "relaxed ordering", "warn"),
+    )
+    for library, wanted, what, severity in symbols:
         seen = symbol_version(context, library, wanted, what)
         also = "; no GIN type works (active probe)" if none else ""
+        severity = "fail" if none else severity
         yield bad(f"{seen.text}{also}", severity=severity, fix=seen.fix) if seen.verdict == "bad" else seen
 
 
@@ -205,9 +227,20 @@ def nic_pf_and_vf(context: Context) -> Iterator[Seen]:
             else:
                 yield unread(f"{device.name} physical function", parent)
         elif parent in by_pci:
-            yield bad(f"{device.name} is a virtual function of {by_pci[parent]} ({parent}), both are active (sysfs)")
+            text = f"{device.name} is a virtual function of {by_pci[parent]} ({parent}), both are active (sysfs)"
+            yield _together(context, text)
         else:
             yield good(f"{device.name}: its physical function {parent} is not in use here")
+
+
+def _together(context: Context, text: str) -> Seen:
+    """On a host the virtual functions wait for pods and guests, as SR-IOV means it; only a job of the host itself is hit."""
+    where = context.node.host.container
+    if isinstance(where, Absent):
+        return bad(f"{text}; container: {where}", severity="warn")
+    if where == "none":
+        return bad(f"{text}; seen from the host, where it matters to jobs that run outside pods alone", severity="info")
+    return bad(text)
 
 
 @check(

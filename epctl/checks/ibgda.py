@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
-from epctl.core.fact import Absent, known, value_or
+from epctl.core.fact import Absent, known
 from epctl.core.snapshot import Snapshot
-from epctl.core.views import gdr, gin, nvshmem, rights, versions
+from epctl.core.views import devx, gdr, gin, installing, nvshmem, regkeys, rights, versions
 from epctl.core.views.needs import CONTAINER, RDMA
 from epctl.core.views.nvshmem import IBGDA, MLX5
 from epctl.core.views.settings import integer, is_off, is_on, number, setting, told
@@ -22,14 +22,6 @@ DEFAULT_DEPTH, DEFAULT_TOKENS = 1024, 128
 _TOKENS = ("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK", "VLLM_MOE_DP_CHUNK_SIZE")
 """Settings of serving frameworks for the tokens that a rank dispatches at once."""
 
-_OPTIONS = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
-
-
-def _dwords(text: str) -> dict[str, str]:
-    """`"PeerMappingOverride=1;RMFoo=0x2"` → names in lower case → values."""
-    pairs = (part.partition("=") for part in text.strip().strip('"').split(";"))
-    return {name.strip().lower(): value.strip() for name, _, value in pairs if name.strip()}
-
 
 @check(
     "IBGDA-REGKEY",
@@ -37,13 +29,9 @@ def _dwords(text: str) -> dict[str, str]:
     severity="fail",
     title="The NVIDIA driver was loaded without the options for IBGDA",
     why="The GPU may not map the adapter's doorbell page without them (error 800 of the host registration).",
-    fix="Set both options in modprobe.d, rebuild the initramfs and reboot; where that is not possible, NVSHMEM 3.4.5 or newer with "
-    "gdrdrv, which is slower.",
-    commands=(
-        f"echo '{_OPTIONS}' | sudo tee /etc/modprobe.d/nvidia-ibgda.conf",
-        "sudo update-initramfs -u || sudo dracut -f",
-        "sudo reboot",
-    ),
+    fix="On the host set both options in modprobe.d, beside the registry dwords that are in force (GPU Operator: its kernel module "
+    "parameters), and rebuild the initramfs; they hold from the next boot on: drain the node first. Where that is not possible, "
+    "NVSHMEM 3.4.5 or newer with gdrdrv, which is slower.",
     reference="https://github.com/deepseek-ai/DeepEP/blob/main/docs/nvshmem.md https://github.com/deepseek-ai/DeepEP/issues/36 "
     "https://github.com/deepseek-ai/DeepEP/issues/484 https://github.com/NVIDIA/nvshmem/issues/23",
     needs=(IBGDA, MLX5),
@@ -53,14 +41,15 @@ def ibgda_regkey(context: Context) -> Iterator[Seen]:
     settings = {entry.name: entry.value for entry in params}
     stream, dwords = settings.get("EnableStreamMemOPs", ""), settings.get("RegistryDwords", "")
     missing = [] if integer(stream) == 1 else [f"EnableStreamMemOPs is {stream or 'not listed'}"]
-    if integer(_dwords(dwords).get("peermappingoverride", "")) != 1:
+    if integer(regkeys.dwords(dwords).get("peermappingoverride", "")) != 1:
         missing.append(f"RegistryDwords ({dwords or 'empty'}) lacks PeerMappingOverride=1")
     if not missing:
         yield good(f"EnableStreamMemOPs is {stream}, RegistryDwords {dwords} (/proc/driver/nvidia/params)")
         return
     text = f"{'; '.join(missing)} (/proc/driver/nvidia/params)"
     assisted = nvshmem.cpu_assisted(context.node)
-    yield bad(f"{text}; {assisted}", severity="warn") if assisted else bad(text)
+    lines = installing.driver_options(context.node, "NVreg_EnableStreamMemOPs=1", PeerMappingOverride="1")
+    yield bad(f"{text}; {assisted}", severity="warn", commands=lines) if assisted else bad(text, commands=lines)
 
 
 @check(
@@ -69,8 +58,8 @@ def ibgda_regkey(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="Adapters cannot keep their control buffers in GPU memory",
     why="IBGDA registers queues in GPU memory with the adapter; without peer memory or DMA-BUF NVSHMEM skips every adapter.",
-    fix="Load nvidia-peermem, or use the open kernel modules on Linux 5.12 or newer; at a cost put the buffers on the host with "
-    "NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE=hostmem.",
+    fix="Load nvidia-peermem on the host when no job runs, or use the open kernel modules on Linux 5.12 or newer; at a cost put the "
+    "buffers on the host with NVSHMEM_IBGDA_FORCE_NIC_BUF_MEMTYPE=hostmem.",
     commands=("sudo modprobe nvidia-peermem",),
     reference="https://github.com/deepseek-ai/DeepEP/issues/128 https://github.com/deepseek-ai/DeepEP/issues/303 "
     "https://github.com/NVIDIA/nvshmem/issues/51 https://github.com/NVIDIA/nvshmem/issues/67",
@@ -102,18 +91,14 @@ def ibgda_memtype_skip(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="The container may lack what IBGDA needs to make queues",
     why="IBGDA allocates its queues through DevX; in an unprivileged container the allocation of the doorbell page fails.",
-    fix="Give low-latency pods the RDMA devices and the capabilities IPC_LOCK and SYS_RAWIO, or run them privileged.",
+    fix="Give low-latency pods the RDMA devices and the capability IPC_LOCK, then SYS_RAWIO if that is not enough; privileged only "
+    "to test whether rights are the cause.",
     reference="https://github.com/sgl-project/sglang/issues/12533",
     needs=(IBGDA, CONTAINER, RDMA, MLX5),
 )
 def ibgda_unpriv(context: Context) -> Iterator[Seen]:
-    tried = [probe for probe in value_or(context.node.active.verbs, ()) if isinstance(probe.devx_uar_errno, int)]
-    if tried:
-        for probe in tried:
-            text = f"{probe.device}: mlx5dv_devx_alloc_uar gives errno {probe.devx_uar_errno}"
-            yield bad(text) if probe.devx_uar_errno else good(text)
-        return
-    yield from _hints(context.node)
+    tried = tuple(devx.seen(context.node))
+    yield from tried or _hints(context.node)
 
 
 def _hints(node: Snapshot) -> Iterator[Seen]:
@@ -188,7 +173,6 @@ def _no_queues(node: Snapshot) -> Iterator[Seen]:
     title="NVSHMEM's queues are too short for the tokens of a rank",
     why="The low-latency kernels assert a depth of 2 × (tokens + 1), so that they never have to look for a free slot.",
     fix="Raise NVSHMEM_QP_DEPTH to at least 2 × (max dispatch tokens per rank + 1); very large values may fail at queue creation.",
-    commands=("export NVSHMEM_QP_DEPTH=2048",),
     reference="https://github.com/deepseek-ai/DeepEP/issues/427 https://github.com/deepseek-ai/DeepEP/issues/208 "
     "https://github.com/deepseek-ai/DeepEP/blob/main/deep_ep/buffers/legacy.py",
     needs=(IBGDA,),
@@ -199,8 +183,10 @@ def nvshmem_qp_depth(context: Context) -> Iterator[Seen]:
     have = f"queue depth {depth} ({'NVSHMEM_QP_DEPTH' if chosen is not None else 'default'})"
     asked = {told(context, name): number(context, name) or 0 for name in _TOKENS if setting(context, name)}
     for source, tokens in (asked or {f"{DEFAULT_TOKENS} tokens a rank by default": DEFAULT_TOKENS}).items():
-        text = f"{have}, {source} takes {2 * (tokens + 1)}"
-        yield bad(text) if depth < 2 * (tokens + 1) else good(text)
+        needed = 2 * (tokens + 1)
+        text = f"{have}, {source} takes {needed}"
+        deeper = f"export NVSHMEM_QP_DEPTH={1 << (needed - 1).bit_length()}"
+        yield bad(text, commands=(deeper,)) if depth < needed else good(text)
 
 
 @check(

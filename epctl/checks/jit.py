@@ -9,17 +9,13 @@ from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.profile import Profile
-from epctl.core.views import libraries, needs, versions
+from epctl.core.views import libraries, needs, toolkit, versions
+from epctl.core.views.installing import packages
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import setting, told
 
 NONE_THERE = ("not_found", "tool_missing")
 """Reasons that say: looked for in every usual place, and not there."""
-ASSERTED_NVCC = {"deepep-2.5": "12.9"}
-"""nvcc that the sources assert, where the profile has no floor for it (deepinfer-ep 2.5.0, deep_jit)."""
-ARCHITECTURE_NVCC = (("11.0", "13.0"), ("10.0", "12.9"))
-"""(compute capability from, nvcc from), newest first: family targets of Blackwell came with 12.9, Thor's 11.0 with 13.0 (CUDA
-release notes)."""
 
 HOST_COMPILER = re.compile(r"cc1plus|host compiler|unsupported (?:GNU|clang) version|\bg\+\+|\bgcc\b|ccbin", re.I)
 ARCHITECTURE_ERROR = re.compile(r"unsupported gpu architecture|is not defined for option 'gpu-", re.I)
@@ -57,8 +53,7 @@ def at_build(context: Context, profiles: tuple[Profile, ...]) -> Severity | None
     severity="fail",
     title="nvcc is missing where it is looked for",
     why="The library compiles its kernels on this node with $CUDA_HOME/bin/nvcc; the first dispatch fails without it.",
-    fix="Use a devel image, or install cuda-nvcc and the CUDA headers, and set CUDA_HOME to that toolkit.",
-    commands=("sudo apt-get install -y cuda-toolkit-13-1", "export CUDA_HOME=/usr/local/cuda"),
+    fix="Use a devel image, or install a toolkit of PyTorch's CUDA major from NVIDIA's package repository, and set CUDA_HOME to it.",
     reference="https://github.com/NVIDIA-NeMo/labs-molt/issues/129 https://github.com/EleutherAI/gpt-neox/issues/1021 "
     "https://github.com/deepseek-ai/DeepEP/blob/main/csrc/jit/compiler.hpp",
     needs=(JIT,),
@@ -75,9 +70,10 @@ def jit_nvcc_missing(context: Context) -> Iterator[Seen]:
             yield unread(f"{profile.title}: {other}", Absent("not_read", "only the toolkit's nvcc is looked at"))
         else:
             where = f"{chain.cuda_home} (from {chain.cuda_home_origin})" if isinstance(chain.cuda_home, str) else ""
-            yield bad(
+            text = (
                 f"{f'no nvcc in {where}' if where else 'no CUDA toolkit was found'}; {profile.title} compiles with it"
             )
+            yield bad(text, fix=toolkit.other_major(context), commands=toolkit.install(context))
 
 
 @check(
@@ -86,28 +82,26 @@ def jit_nvcc_missing(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="nvcc is too old for the library or for the GPU",
     why="The library asserts a release of nvcc, or ptxas does not know the GPU's architecture.",
-    fix="Install a newer toolkit and point CUDA_HOME at it; DeepEP takes one beside it from EP_JIT_NVCC_COMPILER.",
-    commands=("nvcc --version", "export CUDA_HOME=/usr/local/cuda-13.1"),
+    fix="Install a newer toolkit of PyTorch's CUDA major from NVIDIA's package repository, beside the old one, and point CUDA_HOME at "
+    "it; DeepEP takes its nvcc from EP_JIT_NVCC_COMPILER, too.",
     reference="https://github.com/deepseek-ai/DeepEP/blob/main/csrc/jit/compiler.hpp https://pypi.org/project/deepinfer-ep/2.5.0/ "
     "https://github.com/NVIDIA/cuda-samples/issues/367",
     needs=(GPU, NVCC),
 )
 def jit_nvcc_old(context: Context) -> Iterator[Seen]:
     chain, active = context.node.software.toolchain, context.node.active
-    floors = [*context.floors("nvcc")]
-    floors += [
-        (profile, ASSERTED_NVCC[profile.id])
-        for profile in context.profiles
-        if profile.id in ASSERTED_NVCC and "nvcc" not in profile.floors
-    ]
-    for profile, floor in floors:
+    for profile, floor in toolkit.nvcc_floors(context):
         severity = None if "jit" in profile.requires else at_build(context, (profile,))
         yield _against(context, profile, floor, f"{profile.title} needs {floor}", severity)
     for profile in context.wants("jit")[:1]:
-        for capability, floor in _architectures(context):
+        for capability, floor in toolkit.architectures(context):
             yield _against(context, profile, floor, f"compute capability {capability} needs {floor}")
         if active.nvcc_compile is False and ARCHITECTURE_ERROR.search(active.nvcc_compile_message):
-            yield bad(f"{value_or(chain.nvcc, 'nvcc')} does not know the architecture: {active.nvcc_compile_message}")
+            yield bad(
+                f"{value_or(chain.nvcc, 'nvcc')} does not know the architecture: {active.nvcc_compile_message}",
+                fix=toolkit.other_major(context),
+                commands=toolkit.install(context),
+            )
 
 
 def _against(context: Context, profile: Profile, floor: str, asks: str, severity: Severity | None = None) -> Seen:
@@ -120,18 +114,9 @@ def _against(context: Context, profile: Profile, floor: str, asks: str, severity
     if old is None:
         return unread("version of nvcc", Absent("unparsable", line=found))
     text = f"{value_or(chain.nvcc, 'nvcc')} is {found}, {asks}"
-    return bad(text, severity=severity) if old else good(text)
-
-
-def _architectures(context: Context) -> Iterator[tuple[str, str]]:
-    """(compute capability, nvcc from) of the newest GPU, where it asks for more than Hopper does."""
-    found = {value_or(gpu.compute_capability, "") for gpu in value_or(context.node.gpu.gpus, ())}
-    parsed = [(version, text) for text in found if text and (version := versions.parse(text)) is not None]
-    if parsed:
-        newest = max(parsed)[1]
-        floor = next((floor for begin, floor in ARCHITECTURE_NVCC if versions.below(newest, begin) is False), "")
-        if floor:
-            yield newest, floor
+    if not old:
+        return good(text)
+    return bad(text, severity=severity, fix=toolkit.other_major(context), commands=toolkit.install(context))
 
 
 @check(
@@ -140,8 +125,7 @@ def _architectures(context: Context) -> Iterator[tuple[str, str]]:
     severity="fail",
     title="nvcc has no C++ compiler to work with",
     why="nvcc hands the host part of each source to g++; slim images have gcc alone, or no compiler, and the compile stops.",
-    fix="Install g++ of a version that this nvcc supports, or point NVCC_CCBIN at one.",
-    commands=("sudo apt-get install -y g++",),
+    fix="Install g++ (in containers: in the image) of a version that this nvcc supports, or point NVCC_CCBIN at one.",
     reference="https://github.com/vllm-project/vllm/issues/29270 https://github.com/criticalml-uw/TamperBench/issues/71",
     needs=(GPU,),
 )
@@ -151,18 +135,19 @@ def jit_hostcxx_missing(context: Context) -> Iterator[Seen]:
         return
     chain, active = context.node.software.toolchain, context.node.active
     names = libraries.titles(who)
+    lines = packages(context.node, deb="g++", rpm="gcc-c++")
     chosen = setting(context, "NVCC_CCBIN")
     what, fact = (f"{told(context, 'NVCC_CCBIN')}", chain.nvcc_ccbin) if chosen else ("g++ on PATH", chain.gxx)
     if isinstance(fact, str):
         yield good(f"{what}: {fact}")
     elif fact.absent in NONE_THERE:
         text = f"{what} names no compiler" if chosen else "no g++ on PATH"
-        yield bad(f"{text}; {names} needs one")
+        yield bad(f"{text}; {names} needs one", commands=() if chosen else lines)
     else:
         yield unread(what, fact)
     front = chain.cxx_format
     if isinstance(front, Absent) and "cc1plus" in f"{front.detail} {front.line}":
-        yield bad(f"{value_or(fact, 'g++')} cannot compile C++: {front.line or front.detail}")
+        yield bad(f"{value_or(fact, 'g++')} cannot compile C++: {front.line or front.detail}", commands=lines)
     if active.nvcc_compile is False and HOST_COMPILER.search(active.nvcc_compile_message):
         yield bad(f"a compile of three lines with nvcc ends with: {active.nvcc_compile_message}")
 
@@ -173,8 +158,8 @@ def jit_hostcxx_missing(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="The C++ compiler is older than a library in use needs",
     why="The library's sources use C++20, with the header <format> that came with GCC 13's library.",
-    fix="Install GCC 13 or newer (a toolset will do), make it g++ on PATH and nvcc's host compiler.",
-    commands=("sudo apt-get install -y g++-13", "export NVCC_CCBIN=/usr/bin/g++-13"),
+    fix="Install GCC 13 or newer beside the system's (Ubuntu 22.04 and Debian 12 have none: use a newer image), and make it g++ on "
+    "PATH and nvcc's host compiler; CUDA takes GCC 13 from 12.4 on.",
     reference="https://pypi.org/project/deepinfer-ep/2.5.0/ https://gcc.gnu.org/gcc-13/changes.html",
     needs=(GPU,),
 )
@@ -187,7 +172,7 @@ def jit_cxx_format(context: Context) -> Iterator[Seen]:
     if asking and isinstance(chain.cxx_format, bool):
         text = f"{compiler} compiles three lines with <format> (C++20)"
         wrong = f"{compiler} ({value_or(chain.gxx_version, 'version not known')}) has no <format>; {libraries.titles(asking)} needs it"
-        yield good(text) if chain.cxx_format else bad(wrong)
+        yield good(text) if chain.cxx_format else bad(wrong, commands=toolkit.newer_gxx(context.node))
     for profile, floor in context.floors("gxx"):
         if profile in asking and isinstance(chain.cxx_format, bool):
             continue  # the compile says more than the version
@@ -196,4 +181,4 @@ def jit_cxx_format(context: Context) -> Iterator[Seen]:
             continue
         found = known(chain.gxx_version, "version of g++")
         text = f"{compiler} is {found}, {profile.title} needs {floor}"
-        yield bad(text) if versions.below(found, floor) else good(text)
+        yield bad(text, commands=toolkit.newer_gxx(context.node)) if versions.below(found, floor) else good(text)

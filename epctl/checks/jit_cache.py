@@ -33,6 +33,7 @@ SHARED = frozenset(
 _LOCAL_FUSE = frozenset(("fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_ll", "fuse.lxcfs", "fuse.mergerfs"))
 """FUSE in front of a local disk: root file systems of rootless containers."""
 _DEEPGEMM = ("deep-gemm", "sgl-deep-gemm")
+_MOVED = "export EP_JIT_CACHE_DIR=LOCAL_FOLDER/deep_ep DG_JIT_CACHE_DIR=LOCAL_FOLDER/deep_gemm"
 _WAIT_S = 100
 """Seconds after which DeepEP's ranks give up waiting for the others (its CPU timeout)."""
 
@@ -65,8 +66,9 @@ def is_shared(filesystem: str) -> bool:
     title="The JIT cache is on a shared file system",
     why="At a cold start all ranks compile at once and rename their result into place; a rank on another node does not yet see the "
     "winner's folder and stops in an assertion.",
-    fix="Point EP_JIT_CACHE_DIR (DeepGEMM: DG_JIT_CACHE_DIR) to a local disk, or fill the cache with one rank first.",
-    commands=("export EP_JIT_CACHE_DIR=/tmp/deep_ep DG_JIT_CACHE_DIR=/tmp/deep_gemm",),
+    fix="Point EP_JIT_CACHE_DIR (DeepGEMM: DG_JIT_CACHE_DIR) to a local disk, or fill the cache with one rank first. LOCAL_FOLDER: "
+    "one that belongs to the user of the job alone, as what lies there is run.",
+    commands=(_MOVED,),
     reference="https://github.com/deepseek-ai/DeepEP/issues/683 https://github.com/deepseek-ai/DeepEP/pull/684 "
     "https://github.com/deepseek-ai/DeepGEMM/pull/301",
     needs=(JIT, SEVERAL_NODES),
@@ -112,8 +114,9 @@ def jit_cold_timeout(context: Context) -> Iterator[Seen]:
     title="The JIT cache may not be written",
     why="A kernel is compiled into a folder of the cache and renamed into place; where that folder cannot be made, the first "
     "dispatch fails.",
-    fix="Point EP_JIT_CACHE_DIR (DeepGEMM: DG_JIT_CACHE_DIR) to a folder that the job may write, or mount one there.",
-    commands=("export EP_JIT_CACHE_DIR=/tmp/deep_ep DG_JIT_CACHE_DIR=/tmp/deep_gemm",),
+    fix="Point EP_JIT_CACHE_DIR (DeepGEMM: DG_JIT_CACHE_DIR) to a folder that the job may write, or mount one there. LOCAL_FOLDER: "
+    "one that belongs to the user of the job alone, as what lies there is run.",
+    commands=(_MOVED,),
     reference="https://github.com/deepseek-ai/DeepEP/blob/main/csrc/jit/compiler.hpp",
     needs=(JIT,),
 )

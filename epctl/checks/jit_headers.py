@@ -10,6 +10,7 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.profile import Profile
 from epctl.core.views import libraries, versions
+from epctl.core.views.installing import packages
 from epctl.core.views.needs import GPU
 
 CCCL_MAJOR = 13
@@ -31,8 +32,7 @@ DEEPEP = Need("deepep", _deepep)
     title="elfutils (libdw) is missing",
     why="DeepJIT includes elfutils/libdwfl.h for its stack traces, so a build stops without the header; without the library traces "
     "have no lines.",
-    fix="Install the development package of elfutils: libdw-dev (apt) or elfutils-devel (dnf).",
-    commands=("sudo apt-get install -y libdw-dev",),
+    fix="Install the development package of elfutils (in containers: in the image): libdw-dev (apt) or elfutils-devel (dnf).",
     reference="https://github.com/sgl-project/sglang/issues/39152 https://github.com/local-inference-lab/vllm/issues/796",
     needs=(GPU,),
 )
@@ -41,17 +41,19 @@ def jit_libdw(context: Context) -> Iterator[Seen]:
     if not asking:
         return
     chain = context.node.software.toolchain
-    yield from _present("header elfutils/libdwfl.h", chain.libdwfl_header, asking, at_build(context, asking))
-    yield from _present("library libdw.so.1", chain.libdw, asking, "info")
+    lines = packages(context.node, deb="libdw-dev", rpm="elfutils-devel")
+    yield _present("header elfutils/libdwfl.h", chain.libdwfl_header, asking, at_build(context, asking), lines)
+    yield _present("library libdw.so.1", chain.libdw, asking, "info", lines)
 
 
-def _present(what: str, fact: Fact[bool], asking: tuple[Profile, ...], severity: Severity | None) -> Iterator[Seen]:
+def _present(
+    what: str, fact: Fact[bool], asking: tuple[Profile, ...], severity: Severity | None, lines: tuple[str, ...]
+) -> Seen:
     if isinstance(fact, Absent):
-        yield unread(what, fact)
-    elif fact:
-        yield good(f"{what} is found")
-    else:
-        yield bad(f"{what} is not found; {libraries.titles(asking)} asks for it", severity=severity)
+        return unread(what, fact)
+    if fact:
+        return good(f"{what} is found")
+    return bad(f"{what} is not found; {libraries.titles(asking)} asks for it", severity=severity, commands=lines)
 
 
 @check(
@@ -60,8 +62,9 @@ def _present(what: str, fact: Fact[bool], asking: tuple[Profile, ...], severity:
     severity="fail",
     title="DeepEP's build does not find the CCCL headers of CUDA 13",
     why="CUDA 13 moved them to include/cccl, and DeepEP's build adds that folder of /usr/local/cuda alone.",
-    fix="Add $CUDA_HOME/include/cccl to CPLUS_INCLUDE_PATH, or let /usr/local/cuda point to that toolkit.",
-    commands=("export CPLUS_INCLUDE_PATH=$CUDA_HOME/include/cccl:$CPLUS_INCLUDE_PATH",),
+    fix="Add include/cccl of that toolkit to CPLUS_INCLUDE_PATH for the build; or, for everybody on this system, let "
+    "/usr/local/cuda point to it.",
+    commands=('export CPLUS_INCLUDE_PATH="${CUDA_HOME:?}/include/cccl${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}"',),
     reference="https://github.com/deepseek-ai/DeepEP/issues/476 https://github.com/deepseek-ai/DeepEP/issues/568 "
     "https://github.com/deepseek-ai/DeepEP/blob/main/setup.py",
     needs=(GPU, DEEPEP, NVCC),
@@ -100,8 +103,9 @@ def jit_cccl_path(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="nvcc does not find its own headers",
     why="In a trimmed image, or with CPATH pointing to another toolkit, a compile misses headers or takes those of another CUDA.",
-    fix="Set CUDA_HOME and CPATH to one complete toolkit, or unset CPATH and CPLUS_INCLUDE_PATH.",
-    commands=("unset CPATH CPLUS_INCLUDE_PATH",),
+    fix="Set CUDA_HOME to one complete toolkit, and take the include folders of other ones out of CPATH and CPLUS_INCLUDE_PATH; "
+    "unset these where nothing else stands in them.",
+    commands=("env | grep -E '^(CUDA_HOME|CPATH|CPLUS_INCLUDE_PATH)='",),
     reference="https://github.com/ai-dynamo/dynamo/issues/2937",
     needs=(JIT, NVCC),
 )

@@ -138,8 +138,8 @@ nvls = explains(
     title="NVLink SHARP (multicast) could not be set up",
     why="Multicast memory is bound by the NVSwitches: 401 and 1 mean that the fabric manager or its partition does not serve it, 800 "
     "that the process has no right to the fabric (IMEX channel), 801 that driver or virtual machine lacks it.",
-    fix="Restart the fabric manager and reset the GPUs; create or pass the IMEX channel for 800. NCCL_NVLS_ENABLE=0 lets the job run "
-    "meanwhile, with slower all-reduces.",
+    fix="Set NCCL_NVLS_ENABLE=0 for the moment: the job runs, with slower all-reduces. For 401 and 1 drain the node, then restart the "
+    "fabric manager and reset the GPUs (both end every job on it); for 800 create or pass the IMEX channel.",
     confirm=("NVLS-BIND-401", "FM-NOT-RUNNING", "FABRIC-STATE-INCOMPLETE", "IMEX-CHANNEL-MISSING"),
     nothing="failed NVLS or multicast call",
     reference="https://github.com/NVIDIA/nccl/issues/1672 https://github.com/pytorch/pytorch/issues/177472",

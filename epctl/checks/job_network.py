@@ -132,8 +132,8 @@ def sockets(context: Context) -> Iterator[Seen]:
 
 _GDR_CONFIRM = ("GDR-NONE", "PEERMEM-LOADED-GDR-OFF", "GDR-LEVEL-TIGHT", "GDR-PROPRIETARY-MODULE", "EFA-GDR-OFF")
 _GDR_FIX = (
-    "Load nvidia-peermem, or use the open kernel modules with DMA-BUF; in containers /sys must show the module. If only the "
-    "distance is to blame (virtual topologies, Grace), try NCCL_NET_GDR_LEVEL=SYS."
+    "Load nvidia-peermem when no job runs, or use the open kernel modules with DMA-BUF; in containers /sys must show the module. If "
+    "only the distance is to blame (virtual topologies, Grace), try NCCL_NET_GDR_LEVEL=SYS."
 )
 
 
@@ -213,7 +213,8 @@ libfabric = explains(
     severity="fail",
     title="The libfabric plugin (aws-ofi-nccl) failed",
     why="On EFA everything between nodes goes through this plugin.",
-    fix="Bring plugin, libfabric and the EFA driver to one release of the EFA installer, and give the pod all EFA devices and memlock.",
+    fix="Bring plugin, libfabric and (on a drained node) the EFA driver to one release of the EFA installer, and give the pod all EFA "
+    "devices and memlock.",
     confirm=("EFA-POD-RESOURCE", "EFA-GDR-OFF", "EFA-GDRDRV-OLD", "EFA-MIXED-UVERBS", "LIM-MEMLOCK"),
     nothing="error of NET/OFI",
     reference="https://github.com/aws/aws-ofi-nccl/issues/803 https://github.com/aws/aws-ofi-nccl/issues/1350",

@@ -41,7 +41,8 @@ access_refused = explains(
     title="RDMA operations were refused at the memory they address",
     why="An adapter could not read or write the buffer it was told to. With GPU memory this is nearly always the PCIe path: ACS or "
     "an IOMMU redirects what the adapter sends to the GPU (status 4 with vendor error 81), or GPUDirect mixes its two ways.",
-    fix="Turn ACS off on the bridges between GPU and adapter (bare metal) and the IOMMU to pass-through; keep one GPUDirect way. "
+    fix="On a drained node turn ACS off on the bridges between GPU and adapter (bare metal without guests: ACS is what keeps these "
+    "apart) and the IOMMU to pass-through as PCI-IOMMU-TRANSLATE says (not on Arm); keep one GPUDirect way. "
     "NCCL_NET_GDR_LEVEL=LOC for one run shows whether GPU memory is the cause: it must pass then, slowly.",
     confirm=("PCI-ACS-ON", "PCI-IOMMU-TRANSLATE", "GDR-NONE", "PEERMEM-KMSG", "GDR-PROPRIETARY-MODULE"),
     nothing="work completion with a protection or access error (status 2, 4, 8, 9, 10, 11)",
@@ -76,8 +77,9 @@ other_status = explains(
 
 _FLUSHED = Sort((COMPLETION,), codes=(FLUSHED,))
 _FLUSHED_FIX = (
-    "Turn ACS off on the PCIe bridges first; then update BIOS, BMC and PCIe switch firmware of the server; then look for other "
-    "RDMA programs (monitors) on it that died at that time. Without vendor error 249, find out why the peer closed its queue."
+    "Drain the node and turn ACS off on the PCIe bridges first (not beside guests); then update BIOS, BMC and PCIe switch firmware of "
+    "the server; then look for other RDMA programs (monitors) on it that died at that time. Without vendor error 249, find out why "
+    "the peer closed its queue."
 )
 _FLUSHED_CONFIRM = ("PCI-ACS-ON", "PCI-FW-VENDOR249")
 CLAIMED.append(_FLUSHED)
@@ -179,8 +181,8 @@ bad_address = explains(
     Sort(("ibv_reg_mr_failed",), codes=(EFAULT,)),
     severity="fail",
     title="GPU memory could not be registered for RDMA (bad address)",
-    why="The adapter's driver does not know these pages: no peer memory module took them, or they are VMM allocations (cuMem, "
-    "PyTorch's expandable segments), which peer memory cannot register and DMA-BUF can.",
+    why="The adapter's driver does not know these pages: no peer memory module took them, or they are VMM allocations (cuMem) that "
+    "were not made for GPUDirect (gpuDirectRDMACapable), or grow (PyTorch's expandable segments); DMA-BUF can register the latter.",
     fix="Load nvidia-peermem, or use the open NVIDIA kernel modules so that NCCL registers through DMA-BUF; take expandable_segments "
     "out of PYTORCH_CUDA_ALLOC_CONF.",
     confirm=("GDR-NONE", "GDR-PROPRIETARY-MODULE", "PEERMEM-LOADED-GDR-OFF", "PY-EXPANDABLE-SEGMENTS"),
@@ -194,7 +196,7 @@ dmabuf = explains(
     severity="fail",
     title="The RDMA stack refuses DMA-BUF memory",
     why="NCCL found DMA-BUF at its probe and takes this way, but the installed OFED or adapter cannot register such memory.",
-    fix="Upgrade OFED (DOCA) on the host; until then load nvidia-peermem and set NCCL_DMABUF_ENABLE=0.",
+    fix="Drain the node and upgrade OFED (DOCA) on the host; until then load nvidia-peermem and set NCCL_DMABUF_ENABLE=0.",
     confirm=("DMABUF-OFED-UNSUPPORTED", "GDR-NONE", "OFED-USERSPACE-OLD"),
     nothing="failed DMA-BUF registration",
     reference="https://github.com/NVIDIA/nccl/issues/778",

@@ -228,7 +228,8 @@ shared_memory = explains(
     severity="fail",
     title="Shared memory (/dev/shm) could not be used",
     why="Ranks of a node share buffers in /dev/shm; containers have 64 MiB of it by default, and crashed jobs leave files there.",
-    fix="Start the container with --shm-size=16g or --ipc=host (Kubernetes: a Memory emptyDir on /dev/shm); delete left-over files.",
+    fix="Start the container with --shm-size=16g (Kubernetes: a Memory emptyDir on /dev/shm); delete the files that LIM-SHM-STALE names "
+    "when no process of the host holds them.",
     confirm=("LIM-SHM-SMALL", "LIM-SHM-STALE"),
     commands=("df -h /dev/shm", "ls -l /dev/shm"),
     nothing="failure in /dev/shm",

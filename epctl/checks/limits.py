@@ -37,10 +37,12 @@ _NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/trouble
     severity="fail",
     title="The limit on locked memory is finite",
     why="RDMA registrations pin memory; past this limit they end with ENOMEM, and NCCL, libfabric or NVSHMEM stop at the start.",
-    fix="Set memlock to unlimited in limits.d and in the unit that starts the jobs (LimitMEMLOCK=infinity for slurmd, containerd, "
-    "docker); docker: --ulimit memlock=-1; Kubernetes: capability IPC_LOCK.",
+    fix="On the host set memlock to unlimited in limits.d (a group, @NAME, in place of * where not everybody may) and in the unit "
+    "that starts the jobs (LimitMEMLOCK=infinity for slurmd, containerd, docker; restart it when no job runs); docker: --ulimit "
+    "memlock=-1; Kubernetes: capability IPC_LOCK.",
     commands=(
-        "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' | sudo tee /etc/security/limits.d/90-memlock.conf",
+        "printf '%s - memlock unlimited\\n' '*' root | sudo tee /etc/security/limits.d/99-epctl-memlock.conf",
+        "ulimit -l",
     ),
     reference="https://github.com/NVIDIA/nccl-tests/issues/206 https://github.com/openucx/ucx/issues/7930 "
     "https://github.com/aws/aws-ofi-nccl/issues/803",
@@ -93,10 +95,12 @@ def _contexts(context: Context) -> int | None:
     severity="fail",
     title="The limit on open files is too low for the planned job",
     why="NCCL opens descriptors for each rank and GIN context; large jobs stop with 'too many open files' when they connect.",
-    fix="Raise nofile to 131072 or more in limits.d and in the unit that starts the jobs (LimitNOFILE=).",
+    fix="Raise the soft limit in the job's script, up to the hard one (ulimit -Hn); beyond it set nofile to 131072 or more in limits.d "
+    "and in the unit that starts the jobs (LimitNOFILE=; restart it when no job runs).",
     commands=(
-        "ulimit -n 131072",
-        "printf '* soft nofile 131072\\n* hard nofile 1048576\\n' | sudo tee /etc/security/limits.d/90-nofile.conf",
+        "ulimit -Hn",
+        "ulimit -S -n 131072",
+        "printf '%s nofile 131072\\n' '* soft' 'root soft' | sudo tee /etc/security/limits.d/99-epctl-nofile.conf",
     ),
     reference=f"{_NCCL_GUIDE} https://github.com/NVIDIA/nccl/issues/550",
     needs=(NVML,),
@@ -167,8 +171,8 @@ def lim_ports_firewall(context: Context) -> Iterator[Seen]:
     severity="info",
     title="Fewer huge pages than libfabric plans for on EFA",
     why="The EFA provider takes its buffers from 2 MiB pages; without enough of them it falls back to small ones.",
-    fix="Set vm.nr_hugepages as the EFA installer does, and request hugepages-2Mi in the pod.",
-    commands=("sudo sysctl -w vm.nr_hugepages=$((110 * $(nproc) + 1))",),
+    fix="Set vm.nr_hugepages as the EFA installer does, when no job runs: these pages leave the memory of everything else; and request "
+    "hugepages-2Mi in the pod.",
     reference="https://github.com/bottlerocket-os/bottlerocket-core-kit/pull/141 "
     "https://github.com/awslabs/libfabric-ci-scripts/pull/158",
     needs=(EFA,),
@@ -181,4 +185,7 @@ def lim_efa_hugepages(context: Context) -> Iterator[Seen]:
     cpus = known(context.node.host.num_cpus, "number of CPUs")
     have, plan = known(total, "huge pages of 2 MiB"), HUGE_PAGES_PER_CPU * cpus
     text = f"{have} huge pages of 2 MiB, the EFA installer sets {plan} for {cpus} CPUs"
-    yield bad(text) if have < plan else good(text)
+    if have >= plan:
+        yield good(text)
+    else:
+        yield bad(f"{text} ({told(plan * 2 * MIB)})", commands=(f"sudo sysctl -w vm.nr_hugepages={plan}",))

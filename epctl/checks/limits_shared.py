@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epctl.core.check import Seen, Severity, bad, check, good, unread
+from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known
 from epctl.core.snapshot import Snapshot
@@ -29,9 +29,10 @@ _NCCL_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/trouble
     severity="fail",
     title="Shared memory (/dev/shm) is too small or nearly full",
     why="NCCL and the serving frameworks put buffers there; without room they stop, or workers die with a bus error.",
-    fix="docker: --shm-size=8g or --ipc=host; Kubernetes: an emptyDir with medium Memory on /dev/shm; host: remount it larger, "
-    "and clear what is left over.",
-    commands=("df -h /dev/shm", "sudo mount -o remount,size=50% /dev/shm"),
+    fix="docker: --shm-size=8g (--ipc=host works, and lets the job into the memory of others); Kubernetes: an emptyDir with medium "
+    "Memory on /dev/shm; host: when no job runs remount it with a SIZE above the present one (half of the memory is usual), and clear "
+    "what is left over.",
+    commands=("df -h /dev/shm", "sudo mount -o remount,size=SIZE /dev/shm"),
     reference="https://github.com/NVIDIA/nccl/issues/290 https://github.com/vllm-project/production-stack/issues/276 "
     + _NCCL_GUIDE,
     needs=(GPU,),
@@ -60,8 +61,9 @@ def lim_shm_small(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="Files of dead jobs fill shared memory",
     why="Crashed ranks leave their segments in /dev/shm; later jobs find no room there.",
-    fix="Delete the orphaned files, do it in the epilogue of jobs, and do not share the host's IPC namespace without need.",
-    commands=("ls -l /dev/shm",),
+    fix="On the host see that nobody holds them (a container shows its own processes alone), then delete the orphaned files, best in "
+    "the epilogue of jobs; do not share the host's IPC namespace without need.",
+    commands=("ls -l /dev/shm", "sudo fuser -v /dev/shm/*"),
     reference="https://github.com/llm-d/llm-d/issues/352 https://github.com/llm-d/llm-d/issues/1381",
     needs=(GPU,),
 )
@@ -87,41 +89,42 @@ def lim_shm_stale(context: Context) -> Iterator[Seen]:
     area="limits",
     severity="warn",
     title="Ranks may not take file descriptors from each other",
-    why="DeepEP's segments in CPU memory (Engram) and other libraries share memory by pidfd_getfd; without it they stop.",
-    fix="Give the job SYS_PTRACE and a seccomp profile with pidfd_getfd, in one PID namespace; on a host set "
-    "kernel.yama.ptrace_scope=0; Linux 5.6 or newer.",
-    commands=("sudo sysctl -w kernel.yama.ptrace_scope=0",),
-    reference="https://github.com/flashinfer-ai/flashinfer/issues/2394 https://github.com/moby/moby/pull/45622 "
+    why="Libraries that share memory by pidfd_getfd stop without it: FlashInfer, and DeepEP 2.5 where its ranks map one another's Engram "
+    "storage (an option, hybrid mode).",
+    fix="Give the job the capability SYS_PTRACE (docker --cap-add, Kubernetes capabilities.add) and a seccomp profile with "
+    "pidfd_getfd, in one PID namespace; Linux 5.6 or newer. kernel.yama.ptrace_scope=0 does it for a host, and lets each process of "
+    "a user look into his others: only on nodes that nobody shares, if your rules allow it.",
+    commands=("sysctl kernel.yama.ptrace_scope", "grep -E '^(CapEff|Seccomp)' /proc/self/status"),
+    reference="https://github.com/flashinfer-ai/flashinfer/issues/2394 https://github.com/moby/moby/issues/45622 "
     "https://github.com/deepseek-ai/DeepEP/blob/main/csrc/kernels/comm/symmetric.hpp",
     needs=(GPU,),
 )
 def lim_ptrace(context: Context) -> Iterator[Seen]:
     users = [name for profile in context.wants("engram_get") if (name := libraries.installed(context, profile))]
-    severity: Severity = "fail" if users else "warn"
     number = context.node.active.pidfd_getfd
     if isinstance(number, int) and number != ETIMEDOUT:
         text = f"pidfd_getfd between two sibling processes: errno {number}"
-        who = f" ({', '.join(users)} shares Engram's memory by it)" if users else ""
-        yield good(f"{text}, it works") if number == 0 else bad(f"{text}, refused{who}", severity=severity)
+        who = f" ({', '.join(users)} may share Engram's memory by it)" if users else ""
+        yield good(f"{text}, it works") if number == 0 else bad(f"{text}, refused{who}")
         return
-    yield from _ptrace_static(context.node, severity)
+    yield from _ptrace_static(context.node)
 
 
-def _ptrace_static(node: Snapshot, severity: Severity) -> Iterator[Seen]:
+def _ptrace_static(node: Snapshot) -> Iterator[Seen]:
     kernel = known(node.host.kernel, "kernel release")
     if versions.below(kernel, GETFD_KERNEL):
-        yield bad(f"kernel {kernel} has no pidfd_getfd (Linux {GETFD_KERNEL} has)", severity=severity)
+        yield bad(f"kernel {kernel} has no pidfd_getfd (Linux {GETFD_KERNEL} has)")
         return
     scope = node.host.ptrace_scope
     # Without the Yama module the file does not exist, and only the plain rules of the kernel hold.
     level = 0 if isinstance(scope, Absent) and scope.absent == "not_found" else known(scope, "kernel.yama.ptrace_scope")
     text = f"kernel.yama.ptrace_scope is {level}"
     if level >= 3:
-        yield bad(f"{text}, which refuses everybody", severity=severity)
+        yield bad(f"{text}, which refuses everybody")
     elif rights.has(node, "SYS_PTRACE"):
         yield good(f"{text}, {rights.told(node, 'SYS_PTRACE')}")
     elif level >= 1:
-        yield bad(f"{text}, {rights.told(node, 'SYS_PTRACE')}", severity=severity)
+        yield bad(f"{text}, {rights.told(node, 'SYS_PTRACE')}")
     elif needs.in_container(node):
         yield unread("whether this container's seccomp profile allows pidfd_getfd", Absent("not_probed"))
     else:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
+from epctl.core.distributions import release
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot.software import DeepEp, SharedLibrary
-from epctl.core.views import gin, needs, versions
+from epctl.core.views import gin, libraries, needs, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_off, is_on, setting, told
 
@@ -16,10 +17,6 @@ EXACT_BELOW = "2.31.0"
 """Before this NCCL the device communicator's layout must be that of the build; from it on newer run times do (dev_runtime.cc)."""
 ROOT_VARIABLES = ("EP_NCCL_ROOT_DIR", "NCCL_DIR")
 """Where DeepEP looks for NCCL before the wheels, the first one wins (deep_ep/utils/find_pkgs.py)."""
-
-
-def _in_use(context: Context) -> str:
-    return known(context.node.software.nccl_effective, "version of the NCCL in use")
 
 
 def _wheels(context: Context) -> dict[str, str]:
@@ -48,7 +45,12 @@ def _reinstall(context: Context, floor: str) -> tuple[str, ...]:
 )
 def nccl_too_old(context: Context) -> Iterator[Seen]:
     for profile, floor in context.floors("nccl"):
-        found = _in_use(context)
+        found = libraries.nccl(context)
+        if not found:
+            user = libraries.installed(context, profile)
+            if user:
+                yield bad(f"no NCCL is installed; {user} needs {floor}", commands=_reinstall(context, floor))
+            continue
         where = value_or(context.node.software.nccl_effective_path, "path not known")
         text = f"NCCL {found} ({where}); {profile.title} needs {floor}"
         old = versions.below(found, floor)
@@ -75,7 +77,7 @@ def nccl_too_old(context: Context) -> Iterator[Seen]:
 def nccl_downgraded_by_pip(context: Context) -> Iterator[Seen]:
     for library in known(context.node.software.deep_ep, "installed EP libraries"):
         yield from _symbols(library)
-        if not versions.below(library.version, "2.0"):
+        if not versions.below(release(library), "2.0"):
             yield from _wheel_against(context, library)
     pin = context.node.software.torch_nccl_pin
     for profile, floor in context.floors("nccl"):
@@ -241,7 +243,7 @@ def nccl_root_not_found(context: Context) -> Iterator[Seen]:
 def nccl_build_runtime_skew(context: Context) -> Iterator[Seen]:
     looked = False
     for library in known(context.node.software.deep_ep, "installed EP libraries"):
-        if versions.below(library.version, "2.0"):
+        if versions.below(release(library), "2.0"):
             continue  # the first generation stands on NVSHMEM
         looked = True
         yield from _skew(context, f"{library.distribution} {library.version} was built with NCCL", library.nccl_built)
@@ -259,7 +261,10 @@ def _skew(context: Context, what: str, built: Fact[str]) -> Iterator[Seen]:
     if isinstance(built, Absent):
         yield unread(what, built)
         return
-    used = _in_use(context)
+    used = libraries.nccl(context)
+    if not used:
+        yield bad(f"{what} {built}, and none is installed")
+        return
     text = f"{what} {built}, in use is {used}"
     older, newer = versions.below(used, built), versions.below(built, used)
     if older is None or newer is None:

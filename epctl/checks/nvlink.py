@@ -123,6 +123,8 @@ def nvlink_pairwise_only(context: Context) -> Iterator[Seen]:
     needs=(GPU,),
 )
 def nvlink_speed_unreadable(context: Context) -> Iterator[Seen]:
+    if _no_link_up(value_or(context.node.gpu.gpus, ())):
+        return  # no speed to print: a guest with one GPU, PCIe cards; NVLINK-INACTIVE tells links that should be up
     severity: Severity | None = "fail" if context.profile("deepep-2.5") else None
     tool, lines = context.node.gpu.driver.nvidia_smi, context.node.gpu.nvlink_status_lines
     if isinstance(tool, Absent) and tool.absent in ("not_found", "tool_missing"):
@@ -133,6 +135,18 @@ def nvlink_speed_unreadable(context: Context) -> Iterator[Seen]:
         yield unread("nvidia-smi nvlink -s", lines)
     else:
         yield bad(f"{value_or(tool, 'nvidia-smi')} nvlink -s prints no GB/s line for GPU 0", severity=severity)
+
+
+def _no_link_up(gpus: tuple[Gpu, ...]) -> bool:
+    """NVML says of every GPU that it has no NVLink, or none that is active."""
+    states = [
+        state
+        for gpu in gpus
+        for state in ([gpu.links] if isinstance(gpu.links, Absent) else [link.active for link in gpu.links])
+    ]
+    return bool(gpus) and not any(
+        state is True or (isinstance(state, Absent) and state.absent != "unsupported") for state in states
+    )
 
 
 @check(
@@ -162,12 +176,15 @@ def _nvls_severity(context: Context) -> Severity | None:
     return "warn" if isinstance(variables, tuple) and context.env.get("NCCL_NVLS_ENABLE") == "0" else None
 
 
-def _judge_nvls(context: Context, wrong: list[tuple[str, Severity | None]], fine: str) -> Iterator[Seen]:
+def _judge_nvls(context: Context, wrong: list[tuple[str, Severity | None]], looked: list[str]) -> Iterator[Seen]:
+    """`looked`: what was found in order; empty where nothing could be looked at, which is no reason to pass."""
     multicast = fabric.multicast(context.node)
     if multicast is False:
         yield good("no GPU offers NVLink multicast (CUDA attribute), so NCCL does not use NVLS")
+    elif not wrong and looked:
+        yield good(f"{'; '.join(looked)}; the bind itself was not tried, because it can hang a machine")
     elif not wrong:
-        yield good(f"{fine}; the bind itself was not tried, because it can hang a machine")
+        return
     elif isinstance(multicast, Absent):
         yield unread(f"whether the GPUs offer NVLink multicast ({wrong[0][0]})", multicast)
     else:
@@ -183,8 +200,9 @@ def _judge_nvls(context: Context, wrong: list[tuple[str, Severity | None]], fine
     severity="fail",
     title="NVLink multicast (NVLS) is offered, but what it stands on is not in order",
     why="NCCL then stops at init while it binds multicast memory, with CUDA error 401 or 1.",
-    fix="Enable and start the fabric manager, reset the GPUs; as a stop-gap set NCCL_NVLS_ENABLE=0, which costs bandwidth.",
-    commands=("sudo systemctl enable --now nvidia-fabricmanager", "nvidia-smi -q | grep -A 4 Fabric"),
+    fix="Start the fabric manager; where GPUs stay unregistered, drain the node and reset them. As a stop-gap set "
+    "NCCL_NVLS_ENABLE=0, which costs bandwidth.",
+    commands=("systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A 4 Fabric"),
     reference="https://github.com/NVIDIA/nccl/issues/1672 https://github.com/pytorch/pytorch/issues/177472 "
     "https://github.com/pytorch/ci-infra/pull/541",
     needs=(NVSWITCH, SEVERAL_GPUS),
@@ -192,10 +210,13 @@ def _judge_nvls(context: Context, wrong: list[tuple[str, Severity | None]], fine
 def nvls_bind_401(context: Context) -> Iterator[Seen]:
     node = context.node
     state = fabric.service(node, fabric.FABRIC_MANAGER)
+    runs = fabric.runs(node, fabric.FABRIC_MANAGER)
     elsewhere = fabric.managed_elsewhere(node)
     wrong: list[tuple[str, Severity | None]] = []
-    if isinstance(state, str) and state != "active" and not elsewhere:
-        wrong.append((f"nvidia-fabricmanager is {state} (systemd)", None))
+    if isinstance(state, str) and runs is not True and not elsewhere:
+        # It may run unseen in a container of this host, where the fabric works.
+        unseen = isinstance(runs, Absent) and fabric.registered(node) and node.active.cu_init == 0
+        wrong.append((fabric.told(node, fabric.FABRIC_MANAGER), "warn" if unseen else None))
     wrong += [
         (f"GPU {gpu.index} is not registered: {gpu.fabric_state}, status {gpu.fabric_status}", None)
         for gpu in pcie.gpus(node)
@@ -205,10 +226,19 @@ def nvls_bind_401(context: Context) -> Iterator[Seen]:
         # Without channels only allocations that cross nodes are refused, unless the whole rack is one NVLink domain.
         severity: Severity | None = None if fabric.is_mnnvl(node) else "warn"
         wrong.append(("nvidia-caps-imex-channels is not in /proc/devices", severity))
-    if isinstance(state, Absent) and not elsewhere and not wrong:
-        yield unread(f"state of {fabric.FABRIC_MANAGER}", state)
+    if isinstance(runs, Absent) and not elsewhere and not wrong:
+        yield unread(f"state of {fabric.FABRIC_MANAGER}", runs)
         return
-    yield from _judge_nvls(context, wrong, elsewhere or "fabric manager active, GPUs registered")
+    for gpu in () if wrong else pcie.gpus(node):
+        if isinstance(gpu.fabric_state, Absent) and gpu.fabric_state.absent != "unsupported":
+            yield unread(f"GPU {gpu.index} fabric state", gpu.fabric_state)
+            return
+    looked = [fabric.told(node, fabric.FABRIC_MANAGER)] if runs is True else [elsewhere]
+    if fabric.works(node):
+        looked.append("all GPUs are registered" if fabric.registered(node) else "all NVLinks are up")
+    elif elsewhere:
+        looked = []
+    yield from _judge_nvls(context, wrong, looked)
 
 
 def _should_have_imex_class(node: Snapshot) -> bool:
@@ -222,7 +252,8 @@ def _should_have_imex_class(node: Snapshot) -> bool:
     severity="fail",
     title="NVLink multicast (NVLS) is offered over a switch path that is damaged",
     why="Binding multicast memory waits for every member; over a broken path NCCL hangs at init with four GPUs or more.",
-    fix="Treat it as an NVSwitch fault: restart the fabric manager with a GPU reset; else NCCL_NVLS_ENABLE=0 and repair.",
+    fix="Treat it as an NVSwitch fault: drain the node, restart the fabric manager and reset the GPUs (both end every job); until "
+    "then NCCL_NVLS_ENABLE=0.",
     commands=("nvidia-smi nvlink -s", "sudo dmesg -T | grep -iE 'xid|nvswitch'"),
     reference="https://github.com/NVIDIA/nccl-tests/issues/216",
     needs=(NVSWITCH, SEVERAL_GPUS),
@@ -232,7 +263,14 @@ def nvls_bind_hang(context: Context) -> Iterator[Seen]:
     if len(gpus) <= 2:
         return
     wrong: list[tuple[str, Severity | None]] = [(text, None) for text in dict.fromkeys(_damage(context.node, gpus))]
-    yield from _judge_nvls(context, wrong, "links are up and no NVLink or NVSwitch error is known")
+    for gpu in () if wrong else gpus:
+        if isinstance(gpu.links, Absent) and gpu.links.absent != "unsupported":
+            yield unread(f"GPU {gpu.index} NVLinks", gpu.links)
+            return
+    looked = [f"{sum(map(_active, gpus))} NVLinks of {len(gpus)} GPUs are up (NVML)"] if any(map(_active, gpus)) else []
+    log = isinstance(context.node.gpu.driver.xids, tuple) and isinstance(context.node.gpu.driver.kernel_log, tuple)
+    looked += [f"kernel log {'without NVLink or NVSwitch errors' if log else 'not readable'}"] if looked else []
+    yield from _judge_nvls(context, wrong, looked)
 
 
 def _damage(node: Snapshot, gpus: tuple[Gpu, ...]) -> Iterator[str]:

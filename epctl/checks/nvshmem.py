@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
-from epctl.core.views import nics, nvshmem, pcie, sizes, versions
+from epctl.core.views import installing, nics, nvshmem, pcie, sizes, versions
 from epctl.core.views.needs import GPU, NVML, ROCE, wants
 from epctl.core.views.nvshmem import IBGDA, MLX5
 from epctl.core.views.settings import is_on, setting, told
@@ -15,6 +15,12 @@ from epctl.core.views.settings import is_on, setting, told
 RELAID = "3.5.19"
 """First NVSHMEM with the new order of queues per peer (DeepEP#553), and the one that fixes address handles (nvshmem#21)."""
 _LIBRARY = "libnvshmem_host.so"
+SUPPORTED = "3.3.9"
+"""First NVSHMEM that DeepEP's legacy kernels take without a patch (DeepEP docs/nvshmem.md)."""
+_ON_LOADER_PATH = (
+    "export LD_LIBRARY_PATH=\"$(python -c 'import nvidia.nvshmem as n; print(n.__path__[0])')/lib"
+    '${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
+)
 PEERS_PER_NODE = 8
 """NUM_MAX_NVL_PEERS of DeepEP's legacy kernels."""
 LEGACY_NODES = (1, 2, 3, 4, 6, 8, 12, 16, 18, 20)
@@ -26,14 +32,26 @@ LOW_LATENCY_BYTES = 1_880_000_000
 messages (get_low_latency_rdma_size_hint of DeepEP)."""
 
 
+def _wheel(context: Context, floor: str = SUPPORTED) -> tuple[str, ...]:
+    """The wheel of PyTorch's CUDA major, below the release that orders its queues anew; then deep_ep is built again, as it is
+    linked with NVSHMEM's device code. Nothing for a floor beyond that release."""
+    if versions.below(floor, RELAID) is not True:
+        return ()
+    name = f"nvidia-nvshmem-cu{installing.torch_cuda_major(context)}"
+    return (
+        f"pip install --no-deps '{name}>={floor},<{RELAID}'",
+        "pip install --no-deps --no-build-isolation --force-reinstall DEEPEP_SOURCE_FOLDER",
+    )
+
+
 @check(
     "NVSHMEM-TOO-OLD",
     area="nvshmem",
     severity="fail",
     title="NVSHMEM is older than the library in use needs",
     why="Older releases lack interfaces that DeepEP's legacy kernels use, or need a private patch.",
-    fix="Install nvidia-nvshmem-cu12 or -cu13 of a supported release; see that NVSHMEM_DIR does not point to an old one.",
-    commands=("pip install -U nvidia-nvshmem-cu13",),
+    fix=f"Install the wheel of PyTorch's CUDA major, below {RELAID} (see NVSHMEM-QP-LAYOUT); point NVSHMEM_DIR at no older copy; "
+    "then build deep_ep again, as NVSHMEM's device code is linked into it.",
     reference="https://github.com/deepseek-ai/DeepEP/blob/main/docs/nvshmem.md https://github.com/deepseek-ai/DeepEP/issues/150",
     needs=(IBGDA,),
 )
@@ -41,7 +59,9 @@ def nvshmem_too_old(context: Context) -> Iterator[Seen]:
     copy = nvshmem.in_use(context.node)
     for profile, floor in context.floors("nvshmem"):
         if copy is None:
-            yield bad(f"no {_LIBRARY} was found; {profile.title} needs NVSHMEM {floor}")
+            yield bad(
+                f"no {_LIBRARY} was found; {profile.title} needs NVSHMEM {floor}", commands=_wheel(context, floor)
+            )
             continue
         found = known(copy.version, f"version of {copy.path}")
         old = versions.below(found, floor)
@@ -49,7 +69,7 @@ def nvshmem_too_old(context: Context) -> Iterator[Seen]:
             yield unread(f"version of {copy.path}", Absent("unparsable", line=found))
         else:
             text = f"{copy.path} is {found}, {profile.title} needs {floor}"
-            yield bad(text) if old else good(text)
+            yield bad(text, commands=_wheel(context, floor)) if old else good(text)
 
 
 @check(
@@ -59,9 +79,7 @@ def nvshmem_too_old(context: Context) -> Iterator[Seen]:
     title="deep_ep does not find libnvshmem_host",
     why="The wheel's folder is not on the loader path, or an older build asks for the name without a version, which wheels lack.",
     fix="Rebuild with a DeepEP that sets the run path and asks for the versioned name, or add a link and LD_LIBRARY_PATH.",
-    commands=(
-        "export LD_LIBRARY_PATH=\"$(python -c 'import nvidia.nvshmem as n; print(n.__path__[0])')/lib:$LD_LIBRARY_PATH\"",
-    ),
+    commands=(_ON_LOADER_PATH,),
     reference="https://github.com/NousResearch/torchtitan/issues/44 https://github.com/deepseek-ai/DeepEP/pull/627 "
     "https://github.com/NVIDIA-NeMo/Automodel/issues/2614",
     needs=(GPU,),
@@ -94,8 +112,7 @@ def nvshmem_lib_missing(context: Context) -> Iterator[Seen]:
     title="This NVSHMEM orders its queues in another way than DeepEP's legacy kernels expect",
     why="From 3.5.19 on the queues of a peer stand elsewhere; kernels without DeepEP's pull request 564 write to the wrong peer, and "
     "every dispatch between nodes ends in the timeout of 100 s.",
-    fix="Pin NVSHMEM 3.3.9 to 3.4.5, or apply DeepEP's pull request 564 and rebuild.",
-    commands=("pip install nvidia-nvshmem-cu13==3.4.5",),
+    fix=f"Pin NVSHMEM {SUPPORTED} to 3.4.5, or apply DeepEP's pull request 564; build deep_ep again in either case.",
     reference="https://github.com/deepseek-ai/DeepEP/issues/553 https://github.com/deepseek-ai/DeepEP/issues/707 "
     "https://github.com/deepseek-ai/DeepEP/pull/564",
     needs=(GPU,),
@@ -115,7 +132,11 @@ def nvshmem_qp_layout(context: Context) -> Iterator[Seen]:
         yield good(f"{text}: queues are ordered as the kernels expect (up to {RELAID})")
         return
     uses = context.num_nodes > 1 and bool(nvshmem.consumer(context))
-    yield bad(f"{text}: wrong unless that build has pull request 564", severity=None if uses else "warn")
+    yield bad(
+        f"{text}: wrong unless that build has pull request 564",
+        severity=None if uses else "warn",
+        commands=_wheel(context),
+    )
 
 
 @check(
@@ -193,7 +214,7 @@ def _mapped(text: str) -> int:
     title="Too little GPU memory is free for the communication buffer",
     why="NVSHMEM takes its heap in granules of 512 MiB when the buffer is made; without room cuMemCreate ends with status 2. "
     "NVSHMEM_SYMMETRIC_SIZE does not help.",
-    fix="Make the buffer before the KV cache, lower the framework's memory fraction, tokens or hidden size; end what holds the memory.",
+    fix="Make the buffer before the KV cache, lower the framework's memory fraction, tokens or hidden size; end what a dead job left.",
     commands=("nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv",),
     reference="https://github.com/sgl-project/sglang/issues/29942 https://github.com/deepseek-ai/DeepEP/issues/157",
     needs=(IBGDA, NVML),

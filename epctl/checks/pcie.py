@@ -11,6 +11,7 @@ from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot import Snapshot
+from epctl.core.snapshot.gpu import Gpu
 from epctl.core.snapshot.host import PciFunction
 from epctl.core.views import nics, pcie
 from epctl.core.views.bridges import Bridge, bridges
@@ -35,7 +36,7 @@ def _clear_acs(bridge: Bridge) -> tuple[str, ...]:
     why="Bridges with ACS send requests between a GPU and its NIC up to the root complex: GPUDirect gets slow, hangs, or ends "
     "with a local protection error (status 4, vendor error 81).",
     fix="Clear ACS on these bridges at each boot (a systemd unit with setpci), or switch it off in the BIOS. Not in virtual "
-    "machines: there ATS is the way.",
+    "machines, where ATS is the way, and not on hosts of virtual machines with passed-through devices: ACS isolates them.",
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html "
     "https://github.com/NVIDIA/nccl/issues/928 https://github.com/NVIDIA/nccl/issues/1353",
     needs=(GPU, BARE_METAL),
@@ -46,6 +47,12 @@ def pci_acs_on(context: Context) -> Iterator[Seen]:
         if pcie.function(context.node, gpu.pci) is None:
             yield unread(f"bridges above GPU {gpu.index}", Absent("not_found", "it is not in the PCI tree"))
     clear, refused = 0, []
+    guests = any(pcie.given_away(entry) for entry in known(context.node.pcie.functions))
+    fix = (
+        "This host hands devices to virtual machines (vfio), which ACS isolates: use ATS, or a host without guests."
+        if guests
+        else ""
+    )
     for bridge in bridges(context):
         state = bridge.redirects
         if isinstance(state, Absent):
@@ -53,13 +60,14 @@ def pci_acs_on(context: Context) -> Iterator[Seen]:
         elif not state:
             clear += 1
         elif bridge.place == "switch":
-            yield bad(f"{bridge.pci}, between {bridge.between}: {bridge.bits} (ACSCtl)", commands=_clear_acs(bridge))
+            text = f"{bridge.pci}, between {bridge.between}: {bridge.bits} (ACSCtl)"
+            yield bad(text, fix=fix, commands=() if guests else _clear_acs(bridge))
         elif context.node.host.architecture == "aarch64":
             # The kernel switches ACS on at all root ports of SMMU systems; their peer traffic passes there in any case.
             yield good(f"{bridge.pci}: {bridge.bits}, usual for a root port on Arm")
         else:
             text = f"{bridge.pci}, at the root above {bridge.between}: {bridge.bits} (ACSCtl)"
-            yield bad(text, severity="warn", commands=_clear_acs(bridge))
+            yield bad(text, severity="warn", fix=fix, commands=() if guests else _clear_acs(bridge))
     if refused:
         yield unread(f"ACSCtl of {len(refused)} bridges ({refused[0][0].pci}, …); run as root", refused[0][1])
     if clear:
@@ -81,9 +89,9 @@ def _endpoints(context: Context) -> tuple[PciFunction, ...]:
     severity="warn",
     title="The IOMMU translates DMA of GPUs or NICs",
     why="On bare metal, peer-to-peer copies through a translating IOMMU hang or crawl at a few GB/s.",
-    fix="Boot with iommu=pt (Arm: iommu.passthrough=1), or switch VT-d / AMD IOMMU off in the BIOS.",
+    fix="Boot with iommu=pt, or switch VT-d / AMD IOMMU off in the BIOS.",
     reference="https://github.com/NVIDIA/nccl-tests/issues/115 https://github.com/NVIDIA/nccl/issues/257 "
-    "https://github.com/deepseek-ai/DeepEP/issues/74",
+    "https://github.com/deepseek-ai/DeepEP/issues/74 https://github.com/NVIDIA/nodewright-packages/pull/122",
     needs=(GPU, BARE_METAL),
 )
 def pci_iommu_translate(context: Context) -> Iterator[Seen]:
@@ -103,9 +111,16 @@ def pci_iommu_translate(context: Context) -> Iterator[Seen]:
             translated.setdefault(kind, []).append(entry.pci)
         else:
             yield good(f"{entry.pci}: IOMMU group of type {kind}")
-    severity: Severity = "fail" if any(bridge.redirects is True for bridge in bridges(context)) else "warn"
+    if translated and context.node.host.architecture == "aarch64":
+        # Grace reaches memory through SVA, and before Linux 6.11 its SMMU driver cannot bind that to an identity domain:
+        # with iommu.passthrough=1 no CUDA context could be made (NVIDIA/NV-Kernels#22).
+        for kind, addresses in translated.items():
+            yield good(f"IOMMU groups of type {kind}, as CUDA on Arm may need them: {', '.join(addresses)}")
+        return
+    turned = any(bridge.redirects is True and bridge.place == "switch" for bridge in bridges(context))
+    severity: Severity = "fail" if turned else "warn"
     for kind, addresses in translated.items():
-        also = ", and ACS redirects peer traffic to it" if severity == "fail" else ""
+        also = ", and ACS redirects peer traffic to it" if turned else ""
         text = f"IOMMU groups of type {kind}, not identity: {', '.join(addresses)}{also}"
         yield bad(text, severity=severity)
 
@@ -132,9 +147,11 @@ def _passed_through(node: Snapshot) -> str:
 def pci_fw_vendor249(context: Context) -> Iterator[Seen]:
     host = context.node.host
     killed: list[str] = []
+    others: list[str] = []
     for entry in known(context.node.gpu.driver.kernel_log, "kernel log"):
         found = _KILLED.search(entry.line) if entry.topic == "oom" else None
         name = (found.group(1) or found.group(2)) if found else ""
+        others += [name] if name else []
         if name and _RDMA_AGENT.search(name.rpartition("/")[2]):
             killed.append(name)
     server = f"server {value_or(host.vendor, 'of unknown make')}, BIOS of {value_or(host.bios_date, 'unknown date')}"
@@ -142,7 +159,13 @@ def pci_fw_vendor249(context: Context) -> Iterator[Seen]:
         names = ", ".join(dict.fromkeys(killed))
         yield bad(f"out of memory: {names} was killed in this boot (kernel log); {server}")
     else:
-        yield good("no RDMA agent was killed for lack of memory in this boot (kernel log)")
+        told = (
+            f"killed was {', '.join(dict.fromkeys(others))}, which is no RDMA agent" if others else "nothing was killed"
+        )
+        yield good(
+            f"out of memory in this boot: {told} (kernel log); whether adapters report vendor error 249 and what "
+            f"the firmware does was not looked at, it shows in the log of a job (--nccl-log)"
+        )
 
 
 @check(
@@ -169,12 +192,23 @@ def _gpu_links(node: Snapshot) -> Iterator[Seen]:
         if isinstance(width, Absent) or isinstance(most, Absent):
             yield unread(f"GPU {gpu.index} PCIe width", width if isinstance(width, Absent) else most)  # type: ignore[arg-type]
             continue
+        slot = _slot_width(node, gpu)
         text = f"GPU {gpu.index}: x{width} of x{most} (NVML)"
-        yield bad(text) if width < most else good(text)
+        text += f" in a slot of {slot} lanes (sysfs)" if slot is not None and slot < most else ""
+        yield bad(text) if width < min(most, slot or most) else good(text)
         now, best = gpu.pcie_generation, gpu.pcie_generation_max
         busy = value_or(gpu.utilization_percent, 0)
         if busy >= BUSY_PERCENT and isinstance(now, int) and isinstance(best, int) and now < best:
             yield bad(f"GPU {gpu.index}: Gen{now} of Gen{best} while {busy} % busy (NVML)", severity="warn")
+
+
+def _slot_width(node: Snapshot, gpu: Gpu) -> int | None:
+    """Lanes of the bridge above a GPU; None in a guest, whose bridges are emulated, and where they are not known."""
+    entry = pcie.function(node, gpu.pci)
+    above = pcie.function(node, entry.upstream[-1]) if entry is not None and entry.upstream else None
+    if above is None or value_or(node.host.virtualization, "none") != "none":
+        return None
+    return value_or(above.width_max, 0) or None
 
 
 def _nic_links(context: Context) -> Iterator[Seen]:

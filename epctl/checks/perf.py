@@ -68,7 +68,7 @@ def _heat(gpu: Gpu) -> str:
 @check(
     "PERF-NVLINK-BW-FLOOR",
     area="perf",
-    severity="warn",
+    severity="fail",
     title="NVLinks of a GPU are slower than those of its sisters, or show errors",
     why="Collectives inside the node run at the pace of the worst link.",
     fix="Reset the GPU and compare again, measure with `epctl bench`; have the board or cable replaced if it stays.",
@@ -90,7 +90,8 @@ def perf_nvlink_bw_floor(context: Context) -> Iterator[Seen]:
         yield from _link_errors(gpu)
         if _speeds(gpu):
             yield good(
-                f"GPU {gpu.index}: {len(_speeds(gpu))} links of {fastest:g} GB/s each way (NVML); not measured here"
+                f"GPU {gpu.index}: {len(_speeds(gpu))} links of {fastest:g} GB/s each way, {_counters(gpu)} (NVML); "
+                "link states alone, the bandwidth itself takes traffic (`epctl bench`)"
             )
 
 
@@ -110,6 +111,12 @@ def _speeds(gpu: Gpu) -> dict[int, float]:
         for link in value_or(gpu.links, ())
         if link.active is True and (speed := value_or(link.speed_gbs, 0.0)) > 0
     }
+
+
+def _counters(gpu: Gpu) -> str:
+    told = [link for link in value_or(gpu.links, ()) if link.active is True]
+    read = sum(isinstance(link.errors, tuple) and bool(link.errors) for link in told)
+    return f"error counters of {read} at rest" if read else "error counters not told"
 
 
 def _link_errors(gpu: Gpu) -> Iterator[Seen]:
@@ -150,17 +157,18 @@ def _between_nodes(context: Context) -> Severity | None:
 @check(
     "PERF-ROCE-PATH-SPREAD",
     area="perf",
-    severity="warn",
+    severity="info",
     title="NCCL sends each connection over one path of the Ethernet fabric",
-    why="All flows hash to few of the equal-cost paths, and bandwidth stays near half of the node's rails.",
-    fix="Try NCCL_IB_QPS_PER_CONNECTION=4 with NCCL_IB_SPLIT_DATA_ON_QPS=1, or adaptive routing where the fabric has it, and compare.",
+    why="These are NCCL's defaults. Where flows hash to few of the equal-cost paths, bandwidth stays near half of the node's rails.",
+    fix="Measure between nodes; below 60 % of the rails' rate try NCCL_IB_QPS_PER_CONNECTION=4 with NCCL_IB_SPLIT_DATA_ON_QPS=1, or "
+    "adaptive routing where the fabric has it, and compare.",
     commands=("export NCCL_IB_QPS_PER_CONNECTION=4 NCCL_IB_SPLIT_DATA_ON_QPS=1",),
     reference="https://github.com/NVIDIA/cluster-readiness-engine/issues/287 "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     needs=(ROCE,),
 )
 def perf_roce_path_spread(context: Context) -> Iterator[Seen]:
-    ports = [nic for nic in nics.fabric(context) if nic.is_roce]
+    ports = [nic for nic in nics.fabric(context) if nic.is_roce and nic.active]
     if not ports:
         return
     env = context.env
@@ -168,8 +176,7 @@ def perf_roce_path_spread(context: Context) -> Iterator[Seen]:
     spread = [name for name in ("NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_ADAPTIVE_ROUTING") if name in env]
     if pairs in ("", "0", "1") and not spread:
         yield bad(
-            f"{len(ports)} RoCE ports; NCCL_IB_QPS_PER_CONNECTION is {pairs or 'unset'}, splitting and adaptive routing are unset",
-            severity=_between_nodes(context),
+            f"{len(ports)} RoCE ports; NCCL_IB_QPS_PER_CONNECTION is {pairs or 'unset'}, splitting and adaptive routing are unset"
         )
     else:
         told = ", ".join(f"{name}={env[name]}" for name in spread) or "no other setting"

@@ -8,7 +8,7 @@ from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known
 from epctl.core.profile import Profile
-from epctl.core.views import gin, nics, versions
+from epctl.core.views import gin, installing, nics, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_on, same, setting, told
 
@@ -111,24 +111,23 @@ def _names(profiles: tuple[Profile, ...]) -> str:
     title="A tool that a library calls is not installed",
     why="The library runs nvidia-smi and ibstat to learn link rates; without them it chooses odd numbers of SMs or stops.",
     fix="Install the tools in the image: nvidia-smi comes with the driver capability `utility`, ibstat with infiniband-diags.",
-    commands=("sudo apt-get install -y infiniband-diags",),
     reference="https://github.com/deepseek-ai/DeepEP/blob/main/deep_ep/utils/envs.py",
     needs=(GPU,),
 )
 def profile_tools(context: Context) -> Iterator[Seen]:
     callers = context.wants("nvidia_smi")
     if callers:
-        yield _tool("nvidia-smi", context.node.gpu.driver.nvidia_smi, callers)
+        yield _tool("nvidia-smi", context.node.gpu.driver.nvidia_smi, callers, ("which nvidia-smi",))
     callers = context.wants("ibstat")
     if callers and any(gin.driver(device) != "efa" for device in nics.devices(context.node)):
-        yield _tool("ibstat", context.node.rdma.ibstat, callers)
+        lines = installing.packages(context.node, deb="infiniband-diags", rpm="infiniband-diags")
+        yield _tool("ibstat", context.node.rdma.ibstat, callers, lines)
 
 
-def _tool(name: str, fact: str | Absent, callers: tuple[Profile, ...]) -> Seen:
+def _tool(name: str, fact: str | Absent, callers: tuple[Profile, ...], commands: tuple[str, ...]) -> Seen:
     if not isinstance(fact, Absent):
         return good(f"{name} is installed")
     if fact.absent in _MISSING:
-        commands = ("sudo apt-get install -y infiniband-diags",) if name == "ibstat" else ("which nvidia-smi",)
         return bad(f"{name} is not on PATH; {_names(callers)} calls it", commands=commands)
     if fact.absent in _ANSWERLESS:
         return good(f"{name} is installed ({fact})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from epctl.core.check import Need, Seen, Severity, bad, check, good, unread
@@ -176,6 +177,12 @@ _POOLS = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "VLLM_USE_NCCL_SYMM_M
 """Switches that let NCCL register memory of PyTorch's pools."""
 
 
+def _contracted(context: Context, name: str) -> str:
+    """The line that takes the option out and keeps the others of the list."""
+    rest = ",".join(entry for entry in context.env[name].split(",") if not _EXPANDABLE.search(entry))
+    return f"export {name}={shlex.quote(rest)}" if rest.strip(" ,") else f"unset {name}"
+
+
 @check(
     "PY-EXPANDABLE-SEGMENTS",
     area="python",
@@ -183,7 +190,6 @@ _POOLS = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "VLLM_USE_NCCL_SYMM_M
     title="PyTorch's expandable segments are on beside a library that registers its tensors",
     why="They are virtual memory that several RDMA libraries and NCCL's pools cannot register: bad address, or no use of the pool.",
     fix="Take expandable_segments:True out for these jobs, or allocate communication buffers outside of PyTorch's pool.",
-    commands=("unset PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF",),
     reference="https://github.com/uccl-project/uccl/issues/839 https://github.com/kvcache-ai/Mooncake/issues/2511 "
     "https://github.com/pytorch/pytorch/issues/165419 https://github.com/pytorch/pytorch/issues/147851",
     needs=(GPU,),
@@ -197,6 +203,8 @@ def py_expandable_segments(context: Context) -> Iterator[Seen]:
     users = [f"{name} {version}" for name, version in context.distributions.items() if name.startswith(_REGISTERING)]
     users += [told(context, name) for name in _POOLS if is_on(context, name)]
     if users:
-        yield bad(f"{text}, together with {', '.join(users)}")
+        yield bad(
+            f"{text}, together with {', '.join(users)}", commands=tuple(_contracted(context, name) for name in asked)
+        )
     else:
         yield good(f"{text}, and nothing here registers PyTorch's own memory")

@@ -9,15 +9,15 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot.rdma import Gid
 from epctl.core.views import gdaki, nics, versions
-from epctl.core.views.gdaki import GDAKI
 from epctl.core.views.needs import ROCE
 from epctl.core.views.nics import Nic
 from epctl.core.views.settings import integer, number, setting, told
 
 PATH_MTU_BYTES = 4096
 """MTU that NCCL sets on GDAKI queues whatever the port has (NCCL 2.30.7, gin_host_gdaki.cc), and the largest of RoCE."""
-NETDEV_MTU_BYTES = 4200
-"""An interface with less has no room for 4096 bytes and the headers of RoCE v2 (NVIDIA/nccl#1957)."""
+ROCE_HEADER_BYTES = 96
+"""What the kernel takes off an interface's MTU for the headers of RoCE before it rounds down to an MTU of InfiniBand (iboe_get_mtu,
+include/rdma/ib_addr.h): 4200 is enough for 4096 bytes."""
 FIXED_MTU = "2.30.8"
 """Up to 2.30.7 the constant is there (read in its source); later releases may have the fix of July 2026."""
 SELF_CHOOSING = "2.21"
@@ -30,14 +30,16 @@ def roce_ports(context: Context) -> tuple[Nic, ...]:
     return tuple(nic for nic in nics.fabric(context) if nic.is_roce and nic.active)
 
 
-def _mtu(context: Context, nic: Nic) -> tuple[Fact[bool], str]:
-    """Whether 4096 bytes fit, and the evidence. Without ibv_devinfo the interface's MTU tells."""
+def _mtu(context: Context, nic: Nic) -> tuple[Fact[int], str]:
+    """Active MTU, and the evidence. Where the verbs library did not tell it, it follows from the interface's."""
     active = nic.port.active_mtu
     if isinstance(active, int):
-        return active >= PATH_MTU_BYTES, f"{nic.label}: active MTU {active} (ibv_devinfo)"
+        return active, f"{nic.label}: active MTU {active} (verbs)"
     for entry in nics.netdevs(nic, context.node):
         if isinstance(entry.mtu, int):
-            return entry.mtu >= NETDEV_MTU_BYTES, f"{nic.label}: interface {entry.name} has MTU {entry.mtu} (sysfs)"
+            room = entry.mtu - ROCE_HEADER_BYTES
+            size = max((size for size in (256, 512, 1024, 2048, 4096) if size <= room), default=0)
+            return size, f"{nic.label}: interface {entry.name} has MTU {entry.mtu} (sysfs)"
     return active, f"{nic.label} active MTU"
 
 
@@ -57,10 +59,10 @@ def roce_mtu_small(context: Context) -> Iterator[Seen]:
     nccl = value_or(context.node.software.nccl_effective, "")
     asked = gdaki.gdaki(context)
     for nic in roce_ports(context):
-        fits, text = _mtu(context, nic)
-        if isinstance(fits, Absent):
-            yield unread(text, fits)
-        elif fits:
+        size, text = _mtu(context, nic)
+        if isinstance(size, Absent):
+            yield unread(text, size)
+        elif size >= PATH_MTU_BYTES:
             yield good(text)
         else:
             hangs = asked and nic.device.driver == "mlx5_core"
@@ -81,11 +83,15 @@ def roce_mtu_small(context: Context) -> Iterator[Seen]:
 )
 def roce_mtu_uneven(context: Context) -> Iterator[Seen]:
     sizes: dict[int, list[str]] = {}
+    derived = False
     for nic in roce_ports(context):
-        sizes.setdefault(known(nic.port.active_mtu, f"{nic.label} active MTU"), []).append(nic.label)
+        size, what = _mtu(context, nic)
+        derived = derived or isinstance(nic.port.active_mtu, Absent)
+        sizes.setdefault(known(size, what), []).append(nic.label)
     text = "; ".join(f"active MTU {size}: {', '.join(labels)}" for size, labels in sorted(sizes.items()))
+    origin = "verbs, and by the MTU of interfaces" if derived else "verbs"
     if sizes:
-        yield bad(f"{text} (ibv_devinfo)") if len(sizes) > 1 else good(f"{text} (ibv_devinfo)")
+        yield bad(f"{text} ({origin})") if len(sizes) > 1 else good(f"{text} ({origin})")
 
 
 @check(
@@ -230,56 +236,3 @@ def nic_other_netns(context: Context) -> Iterator[Seen]:
             yield good(f"{nic.label}: its GIDs belong to {owner} (sysfs)")
         else:
             yield bad(f"{nic.label}: no interface of it is in this network namespace (sysfs)")
-
-
-@check(
-    "ROCE-GDAKI-TC",
-    area="rdma",
-    severity="fail",
-    title="GDAKI queues are not in the lossless traffic class",
-    why="The kernel's global traffic class does not cover queues that the device makes: GDAKI takes NCCL's value, 0 by default. "
-    "Its packets get lost under load and kernels freeze, while host-driven NCCL on the same cards is fine.",
-    fix="Set NCCL_IB_TC (or NCCL_GIN_IB_TC) to the lossless traffic class of the fabric (DSCP × 4), the same on all nodes.",
-    reference="https://github.com/NVIDIA/nccl/issues/2383 "
-    "https://github.com/NVIDIA/nccl/blob/master/src/transport/net_ib/gin.cc",
-    needs=(ROCE, GDAKI),
-)
-def roce_gdaki_tc(context: Context) -> Iterator[Seen]:
-    name = next((name for name in ("NCCL_GIN_IB_TC", "NCCL_IB_TC") if setting(context, name)), "")
-    for nic in roce_ports(context):
-        if nic.device.driver != "mlx5_core":
-            continue
-        whole = nic.device.global_tclass
-        if isinstance(whole, Absent) and whole.absent == "not_found":  # drivers without the file have no such setting
-            whole = 0
-        if name:
-            yield _same_class(context, nic, name, value_or(whole, 0))
-        elif known(whole, f"{nic.label} global traffic class"):
-            yield bad(f"{nic.label}: global traffic class {whole} (sysfs), NCCL_IB_TC and NCCL_GIN_IB_TC are not set")
-        else:
-            yield _lossless(context, nic)
-
-
-def _same_class(context: Context, nic: Nic, name: str, whole: int) -> Seen:
-    """DSCP is the upper six bits of the traffic class."""
-    own = number(context, name) or 0
-    if whole and own >> 2 != whole >> 2:
-        text = f"{nic.label}: {told(context, name)}, global traffic class {whole} (sysfs): two classes on one card"
-        return bad(text, severity="warn")
-    return good(f"{nic.label}: {told(context, name)}")
-
-
-def _lossless(context: Context, nic: Nic) -> Seen:
-    """Without any setting packets carry DSCP 0, which the default map puts into priority 0."""
-    entries = [entry for entry in nics.netdevs(nic, context.node) if entry.kind != "bond"]
-    for entry in entries:
-        found = entry.pfc_priorities
-        if isinstance(found, Absent) and found.absent == "unsupported":
-            continue
-        on = known(found, f"{nic.label} PFC of {entry.name}")
-        if on and 0 not in on:
-            text = f"{entry.name} has PFC on priority {', '.join(map(str, on))}, not on 0 (DSCP 0)"
-            return bad(f"{nic.label}: {text}; NCCL_IB_TC and NCCL_GIN_IB_TC are not set")
-    if not entries:
-        return unread(f"{nic.label} PFC", Absent("not_found", "no interface of it is in this namespace"))
-    return good(f"{nic.label}: no global traffic class (sysfs), no PFC on a priority other than 0")

@@ -16,6 +16,17 @@ from epctl.core.views.versions import below
 NOT_PERMITTED = 800
 """CUDA_ERROR_NOT_PERMITTED (cuda.h): what a FABRIC allocation gives without an IMEX channel."""
 
+_CHANNEL = "/dev/nvidia-caps-imex-channels/channel"
+_CREATE_CHANNEL = (
+    "echo 'options nvidia NVreg_CreateImexChannel0=1' | sudo tee /etc/modprobe.d/nvidia-imex.conf  # from the next load on",
+    "sudo mkdir -p /dev/nvidia-caps-imex-channels",
+    f"sudo mknod -m 0666 {_CHANNEL}0 c \"$(awk '/nvidia-caps-imex-channels/ {{print $1}}' /proc/devices)\" 0",
+)
+"""What the IMEX guide names for hosts with one user; 0666 lets everybody in. nvidia-modprobe lost its option for channels."""
+_BY_DRA = "the DRA driver of Kubernetes runs IMEX in pods (ComputeDomain), which needs the service of the host disabled or masked"
+_NODES_FILE = "/etc/nvidia-imex/nodes_config.cfg"
+_UNLESS_DRA = f"List the nodes in {_NODES_FILE} and start IMEX, unless jobs bring their own: {_BY_DRA}."
+
 DEFAULT_PARTITION = 32766
 """Partition id that NMX reserves for a rack's default partition (NMX-Controller gRPC API); so it repeats in every rack."""
 _PARTITION_SHIFT, _PARTITION_MISSING = 12, 2
@@ -104,11 +115,13 @@ def _mnnvl_severity(context: Context) -> Severity | None:
     severity="fail",
     title="IMEX does not run, or its domain is not up",
     why="Nodes of one NVLink domain then cannot map each other's memory: NCCL says that MNNVL does not work, or falls back.",
-    fix="Start IMEX on all nodes of the domain with the same nodes_config.cfg; look at the node that the matrix names.",
-    commands=("sudo systemctl enable --now nvidia-imex", "nvidia-imex-ctl -H -N"),
+    fix="Start IMEX on all nodes of the domain with the same nodes_config.cfg; look at the node that the matrix names. Where "
+    "Kubernetes runs IMEX (ComputeDomains of the DRA driver), its service has to stay off.",
+    commands=("nvidia-imex-ctl -H -N",),
     reference="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/ "
     "https://github.com/NVIDIA/nccl/blob/master/src/mnnvl.cc "
-    "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/626",
+    "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/626 "
+    "https://github.com/NVIDIA/cloud-native-docs/pull/162 https://github.com/NVIDIA/aicr/pull/2520",
     needs=(MNNVL,),
 )
 def imex_daemon_down(context: Context) -> Iterator[Seen]:
@@ -128,18 +141,33 @@ def imex_daemon_down(context: Context) -> Iterator[Seen]:
 
 
 def _imex_service(context: Context, severity: Severity | None) -> Seen:
-    """What systemd says, for nodes whose domain could not be asked for."""
-    state = fabric.service(context.node, fabric.IMEX)
-    if state == "active":
-        return good("nvidia-imex is active (systemd)")
+    """What units and processes say, for nodes whose domain could not be asked for."""
+    node = context.node
+    state, told = fabric.service(node, fabric.IMEX), fabric.told(node, fabric.IMEX)
+    if fabric.runs(node, fabric.IMEX) is True:
+        return good(f"{told}; whether its domain is up could not be asked for")
     if isinstance(state, Absent):
         return unread("state of nvidia-imex", state)
-    if value_or(context.node.host.container, "none") != "none":
+    if value_or(node.host.container, "none") != "none":
         return unread("IMEX", Absent("unsupported", "in a container, it is a service of the host"))
-    return bad(
-        f"nvidia-imex is {state} (systemd), while the GPUs belong to an NVLink domain of several nodes",
-        severity=severity,
-    )
+    if state == "inactive" and fabric.load_state(node, fabric.IMEX) == "masked":
+        return unread("IMEX", Absent("unsupported", f"{told}: {_BY_DRA}"))
+    text = f"{told}, while the GPUs belong to an NVLink domain of several nodes"
+    if state == "failed":
+        return bad(text, severity=severity, commands=("journalctl -b -u nvidia-imex | tail -50",))
+    if _usable_channels(node) or node.active.cumem_fabric == 0:
+        # So looks a DRA driver without a running ComputeDomain, and a prolog of Slurm that starts IMEX with each job.
+        return bad(f"{text}; an IMEX channel may be used", severity="warn", fix=_UNLESS_DRA)
+    if node.gpu.driver.imex_nodes_file is not True:
+        return bad(f"{text}; {_NODES_FILE} is not known to be there", severity="warn", fix=_UNLESS_DRA)
+    commands = ("sudo systemctl enable --now nvidia-imex", "nvidia-imex-ctl -H -N")
+    return bad(f"{text}; {_NODES_FILE} is there", severity=severity, commands=commands)
+
+
+def _usable_channels(node: Snapshot) -> tuple[str, ...]:
+    """IMEX channels that this user may open; none where the device nodes could not be listed."""
+    nodes = value_or(node.host.nvidia_nodes, ())
+    return tuple(entry.path for entry in nodes if entry.path.startswith(_CHANNEL) and entry.read_write is True)
 
 
 @check(
@@ -148,31 +176,43 @@ def _imex_service(context: Context, severity: Severity | None) -> Seen:
     severity="fail",
     title="There is no IMEX channel that this user may open",
     why="Allocations that other nodes shall map (FABRIC handles) are refused with 'not permitted' (800).",
-    fix="Create channel0 (NVreg_CreateImexChannel0=1, or mknod), give the user access, and pass the device to the container.",
-    commands=("nvidia-modprobe -c 0 -s", "ls -l /dev/nvidia-caps-imex-channels/"),
-    reference="https://github.com/NVIDIA/nvbandwidth/issues/39 https://github.com/microsoft/mscclpp/issues/467 "
+    fix="Create channel0 (NVreg_CreateImexChannel0=1, or mknod), give the user access (mode 0666 lets everybody in: on shared "
+    "nodes a channel for each user), and pass the device to the container.",
+    commands=("grep nvidia-caps-imex-channels /proc/devices", "ls -l /dev/nvidia-caps-imex-channels/"),
+    reference="https://github.com/NVIDIA/nvbandwidth/issues/39 https://github.com/NVIDIA/nvidia-modprobe/issues/9 "
     "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",
     needs=(MNNVL,),
 )
 def imex_channel_missing(context: Context) -> Iterator[Seen]:
     host = context.node.host
+    severity = _mnnvl_severity(context)
+    fix = ""
+    if fabric.load_state(context.node, fabric.IMEX) == "masked":
+        severity, fix = "warn", f"Nothing to create by hand where {_BY_DRA}: claim a channel for the pod."
     if host.imex_in_proc_devices is False:
-        yield bad("nvidia-caps-imex-channels is not in /proc/devices")
+        yield bad(
+            "nvidia-caps-imex-channels is not in /proc/devices",
+            severity=severity,
+            fix="Use a driver of branch 550 or newer, loaded on this host.",
+        )
     if context.node.active.cumem_fabric == NOT_PERMITTED:
-        yield bad(f"cuMemCreate with a FABRIC handle returns {NOT_PERMITTED} (not permitted)")
+        text = f"cuMemCreate with a FABRIC handle returns {NOT_PERMITTED} (not permitted)"
+        yield bad(text, severity=severity, fix=fix)
     nodes = known(host.nvidia_nodes, "device nodes of NVIDIA")
-    channels = [entry for entry in nodes if "/nvidia-caps-imex-channels/channel" in entry.path]
-    usable = [entry.path for entry in channels if entry.read_write is True]
-    if not channels:
-        yield bad("/dev/nvidia-caps-imex-channels has no channel")
-    elif usable:
+    channels = [entry for entry in nodes if entry.path.startswith(_CHANNEL)]
+    usable = _usable_channels(context.node)
+    if usable:
         yield good(f"{usable[0]} may be read and written")
+    elif not channels:
+        here = value_or(host.container, "none") == "none" and not fix
+        text = "/dev/nvidia-caps-imex-channels has no channel"
+        yield bad(text, severity=severity, fix=fix, commands=_CREATE_CHANNEL if here else ())
     else:
         for entry in channels:
             if isinstance(entry.read_write, Absent):
                 yield unread(f"access to {entry.path}", entry.read_write)
             else:
-                yield bad(f"{entry.path} may not be read and written by this user")
+                yield bad(f"{entry.path} may not be read and written by this user", severity=severity, fix=fix)
 
 
 @check(

@@ -8,10 +8,14 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, Unreadable, value_or
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import Gpu
-from epctl.core.views import nics, pcie
+from epctl.core.views import adapters, nics, pcie
 
-PCIE_ENCODING = 128 / 130
-"""Share of the raw bit rate of PCIe 3.0 to 5.0 that carries data (128b/130b encoding, PCI Express Base Specification 3.0 and later)."""
+PCIE_ENCODING = ((5.0, 8 / 10), (32.0, 128 / 130))
+"""(up to GT/s, share of the raw bit rate that carries data): 8b/10b of PCIe 1 and 2, 128b/130b of PCIe 3 to 5."""
+PCIE_FLIT = 236 / 256
+"""The same of PCIe 6, whose 64 GT/s carry bits without encoding (1b/1b) in flits of 256 bytes, 236 of them for packets, the rest
+for link layer, CRC and error correction. Source of all three: PCI Express Base Specification 6.1, table 1-1 and flit mode;
+Linux drivers/pci/pci.h, PCIE_SPEED2MBS_ENC, has the encodings alone."""
 
 
 class GpuLinks(Struct, frozen=True):
@@ -41,6 +45,9 @@ class Capabilities(Struct, frozen=True):
     gpus: tuple[GpuLinks, ...]
     atomics: Fact[str]
     """The weakest among the adapters in use; absent without any."""
+    pci_atomic_mode: str = ""
+    """PCI_ATOMIC_MODE of these adapters, `PCI_ATOMIC_MODE 4`, or which have what; '' where none tells it. DeepEP asks for 4:
+    it makes atomics on GPU memory faster, whatever the adapter's generation."""
 
 
 def capabilities(context: Context) -> Capabilities:
@@ -56,7 +63,11 @@ def capabilities(context: Context) -> Capabilities:
     pairs = {
         gpu.index: pcie.nearest(node, gpu, tuple(dict.fromkeys(nic.device.name for nic in fabric))) for gpu in gpus
     }
-    return Capabilities(tuple(_links(node, gpu, fabric, pairs, missing) for gpu in gpus), _atomics(fabric, missing))
+    return Capabilities(
+        tuple(_links(node, gpu, fabric, pairs, missing) for gpu in gpus),
+        _atomics(fabric, missing),
+        _atomic_modes(fabric),
+    )
 
 
 def nvlink_gbs(gpu: Gpu) -> Fact[float]:
@@ -75,11 +86,15 @@ def nvlink_gbs(gpu: Gpu) -> Fact[float]:
 
 
 def slot_gbps(node: Snapshot, nic: nics.Nic) -> float | None:
-    """Gb/s that the adapter's PCIe link carries in one direction as it is trained now; None when unknown."""
+    """Gb/s that the adapter's PCIe link carries in one direction as it is trained now; None when unknown, as in a virtual
+    machine, whose PCI tree is the hypervisor's invention."""
     slot = pcie.function(node, nic.device.pci)
     if slot is None or isinstance(slot.speed_gts, Absent) or isinstance(slot.width, Absent):
         return None
-    return slot.speed_gts * slot.width * PCIE_ENCODING
+    if value_or(node.host.virtualization, "none") != "none":
+        return None
+    share = next((share for limit, share in PCIE_ENCODING if slot.speed_gts <= limit), PCIE_FLIT)
+    return slot.speed_gts * slot.width * share
 
 
 def _links(
@@ -114,13 +129,13 @@ def _links(
 
 
 def _usable(node: Snapshot, ports: tuple[nics.Nic, ...]) -> float:
-    """Ports of one adapter share its slot."""
+    """Ports of one card share its slot, also where each port is a PCI function and an RDMA device of its own."""
     total = 0.0
-    for name in dict.fromkeys(nic.device.name for nic in ports):
-        mine = [nic for nic in ports if nic.device.name == name]
+    for card in dict.fromkeys(adapters.card(nic) for nic in ports):
+        mine = [nic for nic in ports if adapters.card(nic) == card]
         rate = sum(value_or(nics.nominal_gbps(nic, node), 0.0) for nic in mine)
-        slot = slot_gbps(node, mine[0])
-        total += rate if slot is None else min(rate, slot)
+        slots = [slot for nic in mine if (slot := slot_gbps(node, nic)) is not None]
+        total += min([rate, *slots[:1]])
     return total
 
 
@@ -135,3 +150,14 @@ def _atomics(fabric: tuple[nics.Nic, ...], missing: Absent) -> Fact[str]:
     if not kinds:
         return missing
     return next(kind for kind in ("none", "plain", "fast") if kind in kinds)
+
+
+def _atomic_modes(fabric: tuple[nics.Nic, ...]) -> str:
+    modes: dict[int, list[str]] = {}
+    for device in dict.fromkeys(nic.device for nic in fabric if nic.active):
+        if isinstance(device.pci_atomic_mode, int):
+            modes.setdefault(device.pci_atomic_mode, []).append(device.name)
+    if len(modes) == 1:
+        return f"PCI_ATOMIC_MODE {next(iter(modes))}"
+    told = ", ".join(f"{mode} ({' '.join(names)})" for mode, names in sorted(modes.items()))
+    return f"PCI_ATOMIC_MODE {told}" if told else ""

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from epctl.core.fact import known
-from epctl.core.profile import Profile
+from epctl.core.distributions import deepep
+from epctl.core.fact import Unreadable, known
+from epctl.core.profile import Profile, resolved
 from epctl.core.snapshot import Snapshot
 
 
@@ -16,9 +17,19 @@ class Context(Struct, frozen=True, dict=True):
     """Input of every check. Views that several checks need are computed once, here or in `epctl.core.views`."""
 
     node: Snapshot
-    profiles: tuple[Profile, ...] = ()
+    chosen: tuple[Profile, ...] = ()
+    """The profiles as their files have them; `profiles` are those in force here."""
     num_nodes: int = 1
     """Nodes of the planned job; checks that concern traffic between nodes say so when it is 1."""
+
+    @cached_property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Profiles in force, with the demands that this node's settings bring with them."""
+        try:
+            settings = self.env
+        except Unreadable:
+            settings = {}
+        return resolved(self.chosen, settings)
 
     @cached_property
     def env(self) -> dict[str, str]:
@@ -30,8 +41,12 @@ class Context(Struct, frozen=True, dict=True):
 
     @cached_property
     def distributions(self) -> dict[str, str]:
-        """Installed Python distributions that matter: canonical name → version."""
-        return {entry.name: entry.version for entry in known(self.node.software.distributions, "Python distributions")}
+        """Installed Python distributions that matter: canonical name → version. Builds of DeepEP that have another name, or no
+        metadata, stand under deep-ep or deepinfer-ep with the release they are of."""
+        listed = {
+            entry.name: entry.version for entry in known(self.node.software.distributions, "Python distributions")
+        }
+        return {**{name: release for name, (release, _) in deepep(self.node).items()}, **listed}
 
     def profile(self, id: str) -> Profile | None:  # noqa: A002
         """The profile `id` when it is in force."""

@@ -9,12 +9,15 @@ from msgspec import Struct
 from epctl.core.capability import Capabilities, capabilities
 from epctl.core.check import AREAS, RANK, Check, Finding, evaluate
 from epctl.core.context import Context
+from epctl.core.distributions import deepep
 from epctl.core.errors import EpctlError
 from epctl.core.fact import value_or
 from epctl.core.glance import at_a_glance
 from epctl.core.ladder import Rung, ladder
 from epctl.core.profile import Profile, chosen, profiles
 from epctl.core.snapshot import Origin, Schema, Snapshot
+from epctl.core.verdict import Summary, summarise
+from epctl.core.views import versions
 
 SCHEMA = Schema("epctl.doctor", 1)
 FALLBACK = ("deepep-2.5", "epctl")
@@ -27,19 +30,6 @@ class InForce(Struct, frozen=True):
     id: str
     title: str
     because: str
-
-
-class Summary(Struct, frozen=True):
-    """Counts. `failed` of severity fail, warn and info apart; the rest by status."""
-
-    fail: int = 0
-    warn: int = 0
-    info: int = 0
-    passed: int = 0
-    skipped: int = 0
-    unknown: int = 0
-    verdict: str = "healthy"
-    """failed, warnings, not_measured or healthy"""
 
 
 class Report(Struct, frozen=True):
@@ -59,20 +49,14 @@ class Report(Struct, frozen=True):
     findings: tuple[Finding, ...]
     summary: Summary
 
-    def exit_code(self, *, strict: bool) -> int:
-        """0 fine, 1 a check of severity fail failed, 3 warnings under `strict`, 4 nothing that matters could be looked at."""
-        if self.summary.fail:
-            return 1
-        if self.summary.verdict == "not_measured":
-            return 4
-        return 3 if strict and self.summary.warn else 0
-
 
 def detect(node: Snapshot) -> tuple[tuple[Profile, str], ...]:
     """Profiles that what is installed on the node puts in force, each with the reason; the fallback ones when there is none."""
     from packaging.requirements import Requirement
 
-    installed = {entry.name: entry.version for entry in value_or(node.software.distributions, ())}
+    listed = {entry.name: entry.version for entry in value_or(node.software.distributions, ())}
+    installed = {name: (version, f"{name} {version} is installed") for name, version in listed.items()}
+    installed = {**deepep(node), **installed}
     settings = {f"{entry.name}={entry.value}" for entry in value_or(node.env.variables, ())}
     drivers = {value_or(device.driver, "") for device in value_or(node.rdma.devices, ())}
     found: list[tuple[Profile, str]] = []
@@ -81,8 +65,9 @@ def detect(node: Snapshot) -> tuple[tuple[Profile, str], ...]:
         for text in rule.distributions:
             wanted = Requirement(text)
             name = wanted.name.replace("_", "-").lower()
-            if name in installed and wanted.specifier.contains(installed[name], prereleases=True):
-                found.append((profile, f"{name} {installed[name]} is installed"))
+            version, words = installed.get(name, ("", ""))
+            if versions.parse(version) and wanted.specifier.contains(version, prereleases=True):
+                found.append((profile, words))
                 break
         else:
             if rule.rdma_driver and rule.rdma_driver in drivers:
@@ -98,6 +83,7 @@ def select(checks: Iterable[Check], only: tuple[str, ...], skip: tuple[str, ...]
     """Checks named by id or area in `only` (all when empty), less those in `skip`. Raises EpctlError for a name that is neither."""
     every = tuple(checks)
     names = {one.id for one in every} | set(AREAS)
+    only, skip = (tuple(_spelled(name, names) for name in given) for given in (only, skip))
     for name in (*only, *skip):
         if name not in names:
             near = ", ".join(_near(name, names)) or ", ".join(AREAS)
@@ -111,6 +97,11 @@ def select(checks: Iterable[Check], only: tuple[str, ...], skip: tuple[str, ...]
         for one in every
         if (not only or one.id in only or one.area in only) and one.id not in skip and one.area not in skip
     )
+
+
+def _spelled(name: str, names: set[str]) -> str:
+    """`name` in the case that ids (upper) and areas (lower) have."""
+    return next((form for form in (name, name.upper(), name.lower()) if form in names), name)
 
 
 def _near(name: str, names: set[str]) -> list[str]:
@@ -156,34 +147,6 @@ def area_counts(report: Report) -> dict[str, tuple[int, ...]]:
                 *(seen.count(status) for status in ("passed", "unknown", "skipped")),
             )
     return rows
-
-
-def summarise(findings: tuple[Finding, ...]) -> Summary:
-    """Counts and the verdict. A node on which no check passed or failed was not looked at: it is never called healthy."""
-    wrong = [finding.severity for finding in findings if finding.status == "failed"]
-    count = {
-        status: sum(finding.status == status for finding in findings) for status in ("passed", "skipped", "unknown")
-    }
-    if "fail" in wrong:
-        verdict = "failed"
-    elif not (count["passed"] or wrong) or _blind(findings):
-        verdict = "not_measured"
-    else:
-        verdict = "warnings" if "warn" in wrong else "healthy"
-    return Summary(
-        wrong.count("fail"),
-        wrong.count("warn"),
-        wrong.count("info"),
-        count["passed"],
-        count["skipped"],
-        count["unknown"],
-        verdict,
-    )
-
-
-def _blind(findings: tuple[Finding, ...]) -> bool:
-    """The GPUs were not seen: whether there is one could not be told."""
-    return any(finding.id == "NODE-NO-GPU" and finding.status == "unknown" for finding in findings)
 
 
 _STATUS = {"failed": 0, "unknown": 1, "passed": 2, "skipped": 3}

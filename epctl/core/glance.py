@@ -12,18 +12,21 @@ def at_a_glance(node: Snapshot) -> tuple[str, ...]:
     """Machine, GPUs, network, software. What is not known says so, shortly."""
     host, driver, software = node.host, node.gpu.driver, node.software
     kind = " ".join(part for part in (value_or(host.vendor, ""), value_or(host.product, "")) if part)
+    virtual, container = value_or(host.virtualization, "none"), value_or(host.container, "none")
     where = [
-        word for word in (value_or(host.virtualization, ""), value_or(host.container, "")) if word not in ("", "none")
+        f"{word} ({name})"
+        for word, name in (("virtual", virtual), ("container", container))
+        if name not in ("", "none")
     ]
     machine = ", ".join(
         part
         for part in (
             kind or "machine of unknown make",
-            f"{_say(host.num_cpus)} CPUs",
+            "" if isinstance(host.num_cpus, Absent) else f"{host.num_cpus} CPUs",
             _size(host.memory_total_bytes),
             value_or(host.os, ""),
-            f"kernel {_say(host.kernel)}",
-            *(f"in {word}" for word in where),
+            "" if isinstance(host.kernel, Absent) else f"kernel {host.kernel}",
+            *where,
         )
         if part
     )

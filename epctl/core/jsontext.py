@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
+
+_STEERING = re.compile(r"[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
+"""Control and direction characters that JSON allows unescaped, but that steer a terminal."""
 
 
 def dump(thing: Any) -> bytes:  # noqa: ANN401
@@ -14,7 +18,8 @@ def dump(thing: Any) -> bytes:  # noqa: ANN401
         encoded = msgspec.json.encode(thing)
     except UnicodeEncodeError:
         encoded = msgspec.json.encode(_valid(msgspec.to_builtins(thing, str_keys=True)))
-    return msgspec.json.format(encoded, indent=1) + b"\n"
+    text = msgspec.json.format(encoded, indent=1).decode()
+    return _STEERING.sub(lambda found: f"\\u{ord(found.group(0)):04x}", text).encode() + b"\n"
 
 
 def _valid(thing: Any) -> Any:  # noqa: ANN401

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Unreadable, known, value_or
-from epctl.core.views import gin, needs, nics, pcie, plugins, versions
+from epctl.core.views import device_api, devx, gin, gin_efa, libraries, needs, nics, pcie, versions
 from epctl.core.views.gates import Gate
 from epctl.core.views.settings import is_off, is_on, told
 
@@ -23,6 +23,9 @@ class Rung(Struct, frozen=True):
     state: State
     gate: str = ""
     fix: str = ""
+    applies: bool = True
+    """False where this machine is not made for it: EFA GDA without EFA, CFT before Blackwell, GDAKI on EFA alone, or the proxy
+    beside a working GDAKI."""
 
 
 Look = Callable[[Context], Gate]
@@ -41,7 +44,30 @@ def gate(test: Callable[[Context], str], fix: str) -> Look:
 
 def ladder(context: Context) -> tuple[Rung, ...]:
     """All rungs, from the one that every EP library needs to the newest; never raises."""
-    return tuple(_climb(name, gates, context) for name, gates in RUNGS.items())
+    rungs = {name: _climb(name, gates, context) for name, gates in RUNGS.items()}
+    return tuple(structs.replace(rung, applies=_applies(name, rungs, context)) for name, rung in rungs.items())
+
+
+def first_missing(rungs: Iterable[Rung]) -> Rung | None:
+    """The lowest rung that this machine could have and has not."""
+    return next((rung for rung in rungs if rung.state != "yes" and rung.applies), None)
+
+
+def _applies(name: str, rungs: dict[str, Rung], context: Context) -> bool:
+    if name == PROXY:
+        return rungs[GDAKI].state != "yes"
+    if name == EFA_GDA:
+        return needs.has_efa(context.node)
+    if name == GDAKI:
+        drivers = {device.driver for device in value_or(context.node.rdma.devices, ())}
+        return drivers != {"efa"}
+    if name == GET:
+        return needs.has_efa(context.node) is False or rungs[EFA_GDA].state == "yes" or rungs[GDAKI].state == "yes"
+    if name == CFT:
+        return not any(
+            versions.below(value_or(gpu.compute_capability, ""), "10.0") for gpu in value_or(context.node.gpu.gpus, ())
+        )
+    return True
 
 
 def _climb(name: str, looks: tuple[Look, ...], context: Context) -> Rung:
@@ -90,9 +116,10 @@ def nccl_from(floor: str, what: str) -> Callable[[Context], str]:
     """Gate: the NCCL in use is `floor` or newer."""
 
     def test(context: Context) -> str:
-        found = known(context.node.software.nccl_effective, "version of the NCCL in use")
-        old = versions.below(found, floor)
-        return f"NCCL {found} in use, {what} needs {floor}" if old else ""
+        found = libraries.nccl(context)
+        if not found:
+            return f"no NCCL is installed, {what} needs {floor}"
+        return f"NCCL {found} in use, {what} needs {floor}" if versions.below(found, floor) else ""
 
     return test
 
@@ -146,7 +173,9 @@ def _mlx5(context: Context) -> str:
 
 def _atomics(context: Context) -> str:
     for nic in nics.fabric(context):
-        if nic.active and known(nic.device.atomic_cap, f"atomic capability of {nic.device.name}") == "ATOMIC_NONE":
+        if nic.is_efa or not nic.active:  # EFA ports carry no GDAKI
+            continue
+        if known(nic.device.atomic_cap, f"atomic capability of {nic.device.name}") == "ATOMIC_NONE":
             return f"{nic.device.name} reports no RDMA atomics"
     return ""
 
@@ -157,45 +186,6 @@ def _gin_type(wanted: int) -> Callable[[Context], str]:
         return "" if found in (gin.AUTO, wanted) else f"{told(context, 'NCCL_GIN_TYPE')} asks for another backend"
 
     return test
-
-
-def _efa(context: Context) -> str:
-    nics.devices(context.node)
-    if not needs.has_efa(context.node):
-        return "no EFA device in this machine"
-    product = value_or(context.node.host.product, "")
-    if plugins.EFA_INSTANCES.fullmatch(product) and not plugins.GDA_INSTANCES.fullmatch(product):
-        return f"{product} has EFA, but no EFA GDA"
-    return ""
-
-
-def _ofi(context: Context) -> str:
-    for plugin in known(context.node.software.net_plugins, "NCCL network plugins"):
-        if "ofi" in plugin.name:
-            found = known(plugin.version, f"version of {plugin.name}")
-            return f"aws-ofi-nccl {found}, EFA GDA needs 1.22" if versions.below(found, "1.22") else ""
-    return "aws-ofi-nccl is not installed"
-
-
-def _gdrdrv(context: Context) -> str:
-    found = known(context.node.gdr.gdrdrv_version, "version of the gdrdrv module")
-    return f"gdrdrv {found}, EFA GDA needs 2.5" if versions.below(found, "2.5") else ""
-
-
-def _efa_driver(context: Context) -> str:
-    found = known(context.node.rdma.efa_driver_version, "version of the efa module")
-    return f"efa module {found}, EFA GDA needs 3.3.0" if versions.below(found, "3.3.0") else ""
-
-
-def _peer_mapping(context: Context) -> str:
-    settings = {
-        entry.name: entry.value for entry in known(context.node.gpu.driver.params, "/proc/driver/nvidia/params")
-    }
-    return (
-        ""
-        if "PeerMappingOverride=1" in settings.get("RegistryDwords", "")
-        else "the driver option PeerMappingOverride=1 is not set"
-    )
 
 
 def _gpu_initiated(context: Context) -> str:
@@ -240,7 +230,7 @@ _GIN: tuple[Look, ...] = (
     *gin.GATES.values(),
 )
 _GET_FLOOR = "2.32.3"
-"""ncclGinOptFlagsWarpGet (DeepEP 2.5's Engram asks for it)."""
+"""What DeepEP 2.5, whose Engram stands on Get, asks for (its README)."""
 
 RUNGS: dict[str, tuple[Look, ...]] = {
     LSA: (
@@ -266,26 +256,38 @@ RUNGS: dict[str, tuple[Look, ...]] = {
         *_GIN,
         gate(_mlx5, "Use GIN proxy (NCCL_GIN_TYPE=2) or the vendor's GIN plugin."),
         gate(_atomics, "Enable atomics in the adapter's firmware, or use another function of it."),
+        gate(
+            lambda context: devx.refused(context.node),
+            "Give the container all RDMA devices and the capability IPC_LOCK.",
+        ),
         gate(_gin_type(gin.GDAKI), "Unset NCCL_GIN_TYPE, or set it to 3."),
     ),
     EFA_GDA: (
         gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-        gate(_efa, "EFA GDA exists on AWS P5en, P6-B200 and P6-B300 only."),
+        gate(gin_efa.instance, "EFA GDA exists on AWS P5en, P6-B200 and P6-B300 only."),
         gate(nccl_from("2.31.2", "EFA GDA"), "Install nvidia-nccl-cu13 2.31.2 or newer."),
-        gate(_ofi, "Install EFA installer 1.50 or newer with aws-ofi-nccl 1.22."),
-        gate(_efa_driver, "Upgrade the efa module (EFA installer 1.50 or newer)."),
-        gate(_gdrdrv, "Upgrade gdrdrv on the host to 2.5."),
-        gate(_peer_mapping, 'Set NVreg_RegistryDwords="PeerMappingOverride=1" for the nvidia module and reboot.'),
+        gate(gin_efa.gda_plugin, "Install EFA installer 1.50 or newer with aws-ofi-nccl 1.22."),
+        gate(gin_efa.gda_driver, "Upgrade the efa module (EFA installer 1.50 or newer)."),
+        gate(gin_efa.gdrcopy, "Upgrade GDRCopy to 2.5: gdrdrv on the host, libgdrapi in the image."),
+        gate(
+            gin_efa.peer_mapping, 'Set NVreg_RegistryDwords="PeerMappingOverride=1" for the nvidia module and reboot.'
+        ),
         gate(_gin_type(gin.EFA_GDA), "Set NCCL_GIN_TYPE=5."),
     ),
     GET: (
         gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-        gate(nccl_from(_GET_FLOOR, "Get (ncclGinOptFlagsWarpGet)"), f"Install nvidia-nccl-cu13 {_GET_FLOOR} or newer."),
+        gate(nccl_from(_GET_FLOOR, "Engram of DeepEP 2.5"), f"Install an nvidia-nccl wheel, {_GET_FLOOR} or newer."),
+        gate(device_api.get, "Put the headers of this NCCL beside it: include/nccl_device."),
+        gate(device_api.warp_get, "Install deepinfer-ep 2.5.0 or newer, whose Engram does without that flag."),
         gate(_gpu_initiated, "See the rungs GIN GDAKI and EFA GDA."),
     ),
     CFT: (
         gate(_one_gpu, "Use a machine with NVIDIA GPUs."),
-        gate(_sm("10.0"), "CFT needs Blackwell (SM100) or newer."),
-        gate(_toolkit("13.3"), "Install CUDA toolkit 13.3 or newer."),
+        gate(_sm(device_api.CFT_CAPABILITY), "CFT needs Blackwell (SM100) or newer."),
+        gate(_toolkit(device_api.CFT_CUDA), "Install CUDA toolkit 13.3 or newer."),
+        gate(device_api.cft_driver, "Upgrade the NVIDIA driver to one of CUDA 13.3 or newer."),
+        gate(nccl_from(device_api.CFT_NCCL, "CFT"), "Install an nvidia-nccl wheel, 2.31.2 or newer."),
+        _CUMEM,
+        gate(device_api.cft_off, "Unset NCCL_CFT_ENABLE."),
     ),
 }

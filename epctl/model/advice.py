@@ -43,11 +43,16 @@ def best_mode(request: EpRequest, work: Workload, node: Node, rules: Rules = RUL
     """direct or hybrid: what `--mode auto` takes. The faster one of those that the kernels take; direct within one node."""
     if request.num_nodes == 1:
         return "direct"
-    plans = {mode: plan_ep(msgspec.structs.replace(request, mode=mode), rules) for mode in ("direct", "hybrid")}
-    able = [mode for mode, plan in plans.items() if not plan.kernel_limits_broken] or list(plans)
     if work.sends == "selection":
         return "direct"
-    return min(able, key=lambda mode: _total(stage_times(plans[mode], work, node, rules=rules)))
+    plans = {mode: plan_ep(msgspec.structs.replace(request, mode=mode), rules) for mode in ("direct", "hybrid")}
+    return faster(plans, {mode: stage_times(plan, work, node, rules=rules) for mode, plan in plans.items()})
+
+
+def faster(plans: dict[str, EpPlan], times: dict[str, Times]) -> str:
+    """The mode whose dispatch and combine take less time together, among those that the kernels take (among all, if they take none)."""
+    able = [mode for mode, plan in plans.items() if not plan.kernel_limits_broken] or list(plans)
+    return min(able, key=lambda mode: _total(times[mode]))
 
 
 def _total(times: Times) -> float:

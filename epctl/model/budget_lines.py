@@ -106,6 +106,23 @@ def budgets(
     )
 
 
+def breaks(
+    plan: EpPlan, node: Node, request: EpRequest, buffer_bytes: int, num_contexts: int | None, load: Load
+) -> tuple[str, ...]:
+    """Names of the budgets that do not fit, without their arithmetic: what a sweep needs of `budgets`."""
+    contexts = allocated_contexts(plan, node) if num_contexts is None else positive("the number of contexts", num_contexts)
+    within = bool(node.nics_per_gpu.value) or plan.physical_domain.rdma_ranks == 1
+    memory = buffer_bytes + plan_workspace("ep").allocated_bytes + load.reserved_bytes
+    broken = {
+        "queue_pairs": not within or queue_pairs(plan, node, contexts, load) > node.max_qp.value,
+        "contexts": num_contexts is not None and not MIN_CONTEXTS <= contexts <= MAX_CONTEXTS,
+        "memory": memory > node.memory_bytes.value,
+        "sms": plan.sms_left < (GEMM_SMS if request.prefer_overlap else 0),
+        "kernel_limits": bool(plan.kernel_limits_broken),
+    }
+    return tuple(name for name, over in broken.items() if over)
+
+
 def _queue_budget(plan: EpPlan, node: Node, contexts: int, load: Load, *, given: bool) -> Budget:
     used = queue_pairs(plan, node, contexts, load)
     limit = node.max_qp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -58,6 +59,7 @@ class EpBufferPlan(Struct, frozen=True, kw_only=True):
     kernel_limits_broken: tuple[str, ...]
 
 
+@lru_cache(maxsize=4096)
 def token_bytes(
     hidden: int, elem_size: int, num_sf_packs: int, num_topk: int, *, metadata: bool, mbarrier: bool = False
 ) -> int:

@@ -14,8 +14,8 @@ from epctl.model.traffic import Domain, Number, combine_volumes, dispatch_volume
 from epctl.model.waterfall import Steps, ep_terms
 
 
-def plan_ep(request: EpRequest, rules: Rules = RULES["deepep-2.5"]) -> EpPlan:
-    """SMs and QPs for one set-up.
+def plan_ep(request: EpRequest, rules: Rules = RULES["deepep-2.5"], *, explain: bool = True) -> EpPlan:
+    """SMs and QPs for one set-up. explain: with the terms (a sweep goes without).
 
     Raises RefusalError with code unknown_mode, no_ranks, topk_too_small, topk_exceeds_experts, experts_not_divisible,
     nvlink_bandwidth_missing, rdma_bandwidth_missing, sm_rate_missing, device_too_small, distinct_out_of_range, absurd_argument.
@@ -51,7 +51,7 @@ def plan_ep(request: EpRequest, rules: Rules = RULES["deepep-2.5"]) -> EpPlan:
         july_2026_release=_july(inputs),
         rules=rules.name,
         stages=stages(domain, inputs.ranks, inputs.nodes, rules.layout),
-        terms=ep_terms(inputs, rules, bound, demands, Steps(demand, padded, uncapped, num_sms, qps)),
+        terms=ep_terms(inputs, rules, bound, demands, Steps(demand, padded, uncapped, num_sms, qps)) if explain else (),
         sms_left=request.device_sms - num_sms,
     )
 

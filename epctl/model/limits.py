@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from epctl.model.traffic import Domain
 
 _DISPATCH = "deepinfer-ep 2.5.0, impls/ep/hybrid_dispatch.cuh"
@@ -55,6 +57,7 @@ KERNEL_LIMITS: dict[str, tuple[str, str]] = {
 """Code → what the limit is, and its source."""
 
 
+@lru_cache(maxsize=4096)
 def broken_limits(domain: Domain, num_experts: int, num_topk: int, num_sms: int) -> tuple[str, ...]:
     """Codes of KERNEL_LIMITS that a plan breaks, in their order."""
     local_experts = num_experts // domain.num_ranks

@@ -11,7 +11,7 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, Unreadable, value_or
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import Gpu
-from epctl.core.views import nics
+from epctl.core.views import fabric, nics
 
 NVLINK_SHARE = 0.9
 """Of the links' nominal rate, what a plan counts on. Source: deepinfer-ep 2.5.0, which multiplies what `nvidia-smi nvlink -s` prints."""
@@ -58,7 +58,7 @@ def _gpus_per_node(node: Snapshot) -> Reading:
     gpus = node.gpu.gpus
     if isinstance(gpus, Absent):
         return Reading(gpus)
-    if any(value_or(gpu.fabric_cluster_uuid, "").strip("0-") for gpu in gpus):
+    if fabric.is_mnnvl(node):
         why = f"{len(gpus)} GPUs here, but their NVLink domain reaches into other trays of the rack"
         return Reading(Absent("unsupported", why))
     return Reading(len(gpus), f"{len(gpus)} GPUs") if gpus else Reading(Absent("not_found", "no GPU"))

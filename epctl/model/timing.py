@@ -47,27 +47,34 @@ class _Call(NamedTuple):
     """Delivered per rank and call."""
     node_copies: float
     traffic: dict[str, Traffic]
+    explain: bool
 
 
 _WHOLE = Band(1.0, 1.0, 1.0, "the rate is taken as it is")
 
 
 def stage_times(
-    plan: EpPlan, work: Workload, node: Node, *, rules: Rules | None = None, overlap: bool = True
+    plan: EpPlan,
+    work: Workload,
+    node: Node,
+    *,
+    rules: Rules | None = None,
+    overlap: bool = True,
+    explain: bool = True,
 ) -> tuple[StageTime, StageTime]:
     """Dispatch and combine of one call on every rank, as the rules' kernels do it.
 
     rules: those of the plan's name where not given (give calibrated ones here). overlap: whether other kernels use HBM meanwhile, which
-    only widens the range. Raises RefusalError unknown_dtype, unknown_sends, non_positive_argument, absurd_argument, topk_mismatch,
+    only widens the range. explain: with the terms (a sweep goes without). Raises RefusalError unknown_dtype, unknown_sends, non_positive_argument, absurd_argument, topk_mismatch,
     slow_rank_out_of_range, low_latency_not_direct, nvlink_bandwidth_missing, rdma_bandwidth_missing, hbm_bandwidth_missing,
     latency_out_of_range.
     """
     check_workload(plan, work)
-    call = _call(plan, work, node, rules or rules_named(plan.rules))
+    call = _call(plan, work, node, rules or rules_named(plan.rules), explain=explain)
     return _stage(call, "dispatch", overlap=overlap), _stage(call, "combine", overlap=overlap)
 
 
-def _call(plan: EpPlan, work: Workload, node: Node, rules: Rules) -> _Call:
+def _call(plan: EpPlan, work: Workload, node: Node, rules: Rules, *, explain: bool) -> _Call:
     size = plan.physical_domain
     domain = Domain(size.rdma_ranks, size.nvlink_ranks, plan.logical_domain.scaleout_ranks > 1)
     rate("the HBM copy rate", node.hbm_gbs.value, "hbm_bandwidth_missing", example="1800")
@@ -80,7 +87,8 @@ def _call(plan: EpPlan, work: Workload, node: Node, rules: Rules) -> _Call:
     elif (rules.layout == "staged") != ("dispatch_epilogue" in traffic):
         traffic = stages(domain, per_token, plan.expected_distinct_nodes, rules.layout)
     copies = work.tokens * per_token
-    return _Call(work, node, rules, domain, plan.num_sms, copies, work.tokens * plan.expected_distinct_nodes, traffic)
+    node_copies = work.tokens * plan.expected_distinct_nodes
+    return _Call(work, node, rules, domain, plan.num_sms, copies, node_copies, traffic, explain)
 
 
 def _latency(name: str, value: float) -> None:
@@ -106,7 +114,7 @@ def _stage(call: _Call, stage: Stage, *, overlap: bool) -> StageTime:
     logical = call.copies * copy_bytes(call.work, stage)
     return StageTime(
         stage=stage,
-        terms=_terms(parts, slowest, latencies, copy, binding),
+        terms=_terms(parts, slowest, latencies, copy, binding) if call.explain else (),
         us=us,
         us_low=_low(call, parts, latencies, copy_us),
         us_high=_high(call, parts, latencies, copy_us, overlap=overlap),
@@ -140,24 +148,26 @@ def _binding(slowest: _Part | None, main: float, latency: float, copy_us: float)
 def _parts(call: _Call, stage: Stage, row: int) -> list[_Part]:
     """Links, SMs and HBM of the main kernel: they work at the same time."""
     traffic, node, rules = call.traffic[stage], call.node, call.rules
-    size = f"{call.copies:.0f} copies x {row} B"
+    explain = call.explain
+    size = f"{call.copies:.0f} copies x {row} B" if explain else ""
     parts = []
     if traffic.nvlink:
-        parts.append(_nvlink(call, stage, traffic.nvlink * call.copies * row, f"{traffic.nvlink:.4f} x {size}"))
+        told = f"{traffic.nvlink:.4f} x {size}" if explain else ""
+        parts.append(_nvlink(call, stage, traffic.nvlink * call.copies * row, told))
     if traffic.rdma:
         line = rate("the RDMA rate", node.rdma_gbs.value, "rdma_bandwidth_missing", example="50")
         moved = rdma_bytes(traffic.rdma * call.copies, row)
-        text = f"({traffic.rdma:.4f} x {size} + headers) / ({line:g} GB/s line rate x {RDMA_SHARE.expected})"
-        parts.append(_Part("rdma", moved, line, RDMA_SHARE, text))
+        told = f"({traffic.rdma:.4f} x {size} + headers) / ({line:g} GB/s line rate x {RDMA_SHARE.expected})"
+        parts.append(_Part("rdma", moved, line, RDMA_SHARE, told))
     for name, volume, per_sm in (
         ("sm_read", traffic.sm_read, rules.sm_read_gbs),
         ("sm_write", traffic.sm_write, rules.sm_write_gbs),
     ):
-        text = f"{volume:.4f} x {size} / ({call.num_sms} SMs x {per_sm:g} GB/s)"
-        parts.append(_Part(name, volume * call.copies * row, call.num_sms * per_sm, _WHOLE, text))
+        told = f"{volume:.4f} x {size} / ({call.num_sms} SMs x {per_sm:g} GB/s)" if explain else ""
+        parts.append(_Part(name, volume * call.copies * row, call.num_sms * per_sm, _WHOLE, told))
     touched = (traffic.sm_read + traffic.sm_write) / 2
-    text = f"(reads + writes) / 2 = {touched:.4f} x {size} / {node.hbm_gbs.value:g} GB/s of copy"
-    parts.append(_Part("hbm", touched * call.copies * row, node.hbm_gbs.value, _WHOLE, text))
+    told = f"(reads + writes) / 2 = {touched:.4f} x {size} / {node.hbm_gbs.value:g} GB/s of copy" if explain else ""
+    parts.append(_Part("hbm", touched * call.copies * row, node.hbm_gbs.value, _WHOLE, told))
     return parts
 
 
@@ -171,24 +181,28 @@ def _nvlink(call: _Call, stage: Stage, moved: float, size: str) -> _Part:
     if not pulls:
         by_sms = write_share(call.num_sms)
         share = Band(share.low * by_sms, share.expected * by_sms, share.high * BEST_WRITE, share.source)
-    what = "pull and add" if pulls else "write"
-    text = f"{size} / (min({link:g} GB/s link, {reached.value:g} GB/s that SMs {what}) x {share.expected:.3f})"
-    return _Part("nvlink", moved, limit, share, text)
+    told = ""
+    if call.explain:
+        what = "pull and add" if pulls else "write"
+        told = f"{size} / (min({link:g} GB/s link, {reached.value:g} GB/s that SMs {what}) x {share.expected:.3f})"
+    return _Part("nvlink", moved, limit, share, told)
 
 
 def _latency_terms(call: _Call, stage: Stage) -> list[Term]:
     node, staged = call.node, call.rules.layout == "staged"
     launches = 2 if staged else 1
-    text = f"{launches} x {node.launch_us.value:g} us"
-    terms = [Term("launch", 0.0, 0.0, launches * node.launch_us.value, text, adds=True)]
     nvlink, rdma = _hops(call.domain, stage)
-    us = nvlink * node.nvlink_hop_us.value + rdma * node.rdma_hop_us.value
-    text = f"{nvlink} over NVLink x {node.nvlink_hop_us.value:g} us + {rdma} over RDMA x {node.rdma_hop_us.value:g} us"
-    terms.append(Term("hops", 0.0, 0.0, us, text, adds=True))
-    fixed = KERNEL_US[call.rules.layout]
-    text = f"{fixed.expected:g} us ({fixed.low:g} to {fixed.high:g}): {fixed.source}"
-    terms.append(Term("kernel", 0.0, 0.0, fixed.expected, text, adds=True))
-    return terms
+    near, far, fixed = node.nvlink_hop_us.value, node.rdma_hop_us.value, KERNEL_US[call.rules.layout]
+    told = ("", "", "")
+    if call.explain:
+        hops = f"{nvlink} over NVLink x {near:g} us + {rdma} over RDMA x {far:g} us"
+        kernel = f"{fixed.expected:g} us ({fixed.low:g} to {fixed.high:g}): {fixed.source}"
+        told = (f"{launches} x {node.launch_us.value:g} us", hops, kernel)
+    return [
+        Term("launch", 0.0, 0.0, launches * node.launch_us.value, told[0], adds=True),
+        Term("hops", 0.0, 0.0, nvlink * near + rdma * far, told[1], adds=True),
+        Term("kernel", 0.0, 0.0, fixed.expected, told[2], adds=True),
+    ]
 
 
 def _hops(domain: Domain, stage: Stage) -> tuple[int, int]:
@@ -205,8 +219,10 @@ def _second_kernel(call: _Call, stage: Stage, row: int) -> Term | None:
         return None
     copied = (traffic.sm_read + traffic.sm_write) / 2
     moved, hbm = copied * call.copies * row, call.node.hbm_gbs.value
-    text = f"(reads + writes) / 2 = {copied:.4f} x {call.copies:.0f} copies x {row} B / {hbm:g} GB/s of copy"
-    return Term("second_kernel", moved, hbm, moved / hbm / 1e3, text, adds=True)
+    told = ""
+    if call.explain:
+        told = f"(reads + writes) / 2 = {copied:.4f} x {call.copies:.0f} copies x {row} B / {hbm:g} GB/s of copy"
+    return Term("second_kernel", moved, hbm, moved / hbm / 1e3, told, adds=True)
 
 
 def _terms(

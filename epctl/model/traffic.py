@@ -7,6 +7,7 @@ distinct ranks on average, moves T x d units a call. The functions take and give
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -93,6 +94,7 @@ def shown(volumes: Volumes) -> Traffic:
     return Traffic(float(volumes.sm_read), float(volumes.sm_write), float(volumes.rdma), float(volumes.nvlink))
 
 
+@lru_cache(maxsize=4096, typed=True)
 def dispatch_volumes(domain: Domain, distinct_ranks: Number, distinct_nodes: Number, share: Number) -> Volumes:
     """The main kernel of dispatch. `share` is the number 1 in the type to compute with (1.0 or Fraction(1)).
 
@@ -120,6 +122,7 @@ def dispatch_volumes(domain: Domain, distinct_ranks: Number, distinct_nodes: Num
     )
 
 
+@lru_cache(maxsize=4096, typed=True)
 def combine_volumes(
     domain: Domain, distinct_ranks: Number, distinct_nodes: Number, share: Number, layout: Layout
 ) -> Volumes:

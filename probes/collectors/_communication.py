@@ -58,6 +58,9 @@ NVSHMEM = Kind(
     ("EP_NVSHMEM_ROOT_DIR", "NVSHMEM_DIR", "NVSHMEM_HOME"),
 )
 _OFI = re.compile(rb"aws-ofi-nccl[ /-]v?(\d{1,3}\.\d{1,3}\.\d{1,3})")
+_GET = re.compile(r"\bvoid\s+get\s*\(")
+_WARP_GET = re.compile(r"\bncclGinOptFlagsWarpGet\s*=")
+_GENK = b"NCCL_SYM_GENK_ENABLE"
 _DEFINE = re.compile(r"^\s*#\s*define\s+(?:NCCL|NVSHMEM_VENDOR)_(MAJOR|MINOR|PATCH)(?:_VERSION)?\s+(\d{1,4})\b", re.M)
 
 
@@ -121,11 +124,14 @@ def version(kind: Kind, path: str) -> Any:  # noqa: ANN401 - JSON
 
 def headers(kind: Kind, path: str) -> str:
     """Version of the headers that belong to the library at `path`: ../include, else the system's for a system library."""
+    return next(filter(None, (header_version(kind, place) for place in include_folders(path))), "")
+
+
+def include_folders(path: str) -> list[str]:
+    """Where the headers of the library at `path` would be."""
     folder = os.path.dirname(os.path.abspath(path))
     places = [os.path.join(os.path.dirname(folder), "include")]
-    if folder.startswith(("/usr/lib", "/lib")):
-        places.append("/usr/include")
-    return next(filter(None, (header_version(kind, place) for place in places)), "")
+    return [*places, "/usr/include"] if folder.startswith(("/usr/lib", "/lib")) else places
 
 
 def header_version(kind: Kind, include: str) -> str:
@@ -211,7 +217,7 @@ def effective(loader: _loader.Loader, torch_folder: str, copies: list[dict[str, 
             if entry["origin"] == origin and entry.get("first", True):
                 return _effective(entry["path"])
     none = {"error": "not_found", "detail": "no libnccl"}
-    return {"path": none, "version": none, "headers": none}
+    return dict.fromkeys(("path", "version", "headers", "gin_get", "gin_warp_get", "genk"), none)
 
 
 def _effective(path: str) -> dict[str, Any]:
@@ -220,15 +226,46 @@ def _effective(path: str) -> dict[str, Any]:
         "path": os.path.realpath(path),
         "version": version(NCCL, path),
         "headers": beside or {"error": "not_found", "detail": "no nccl.h beside the library"},
+        **_device_api(path),
+        "genk": _knows_genk(path),
     }
+
+
+def _device_api(path: str) -> dict[str, Any]:
+    """What the device headers beside a libnccl define: GIN's get, and its flag for a whole warp."""
+    for place in (*include_folders(path), *include_folders(os.path.realpath(path))):
+        folder = os.path.join(place, "nccl_device")
+        text = "".join(map(_read, (os.path.join(folder, "gin.h"), os.path.join(folder, "gin", "gin_device_common.h"))))
+        if text:
+            return {"gin_get": bool(_GET.search(text)), "gin_warp_get": bool(_WARP_GET.search(text))}
+    none = {"error": "not_found", "detail": "no nccl_device/gin.h beside the library"}
+    return {"gin_get": none, "gin_warp_get": none}
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as stream:
+            return stream.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def _knows_genk(path: str) -> Any:  # noqa: ANN401 - JSON
+    if not _loader.load(path).error:
+        return bool(_loader.search(path, re.compile(b"(" + _GENK + rb")\0"), _GENK))
+    return {"error": "unparsable", "detail": "the file is no library"}
 
 
 def _linked_in(library: str) -> dict[str, Any]:
     told = _loader.search(library, NCCL.version, NCCL.hint)
+    none = {"error": "not_found", "detail": "NCCL is a part of libtorch_cuda"}
     return {
         "path": os.path.realpath(library),
         "version": told or {"error": "not_found", "detail": "PyTorch has no NCCL"},
-        "headers": {"error": "not_found", "detail": "NCCL is a part of libtorch_cuda"},
+        "headers": none,
+        "gin_get": none,
+        "gin_warp_get": none,
+        "genk": _knows_genk(library),
     }
 
 

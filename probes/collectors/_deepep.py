@@ -1,6 +1,6 @@
 """Installed builds of DeepEP, read from their files. Standard library alone, Python 3.8 or later."""
 # os.path throughout: what any interpreter has, and fast to start with.
-# ruff: noqa: PTH118, PTH120, PTH123, PTH207
+# ruff: noqa: PTH113, PTH118, PTH120, PTH123, PTH207
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ else:
     sys.path.append(os.path.dirname(os.path.realpath(__file__)))
     import _loader
 
-NAMES = ("deep-ep", "deepinfer-ep", "sgl-deep-ep", "sgl-deep-ep-v25")
-"""Canonical names of distributions that bring the module deep_ep."""
+MODULES = {
+    "deep-ep": "deep_ep",
+    "deepinfer-ep": "deep_ep",
+    "sgl-deep-ep": "deep_ep",
+    "sgl-deep-ep-v25": "deep_ep_v25",
+}
+"""Canonical names of distributions of DeepEP, and the modules they bring."""
 MAX_EXTENSIONS = 32
 _MAX_SCANNED_BYTES = 256 << 20
 _MAGIC = struct.pack("<I", 0xCAFEBEEF)
 """NCCL_API_MAGIC of nccl.h: initialisers of NCCL's structs put the version of the headers behind it."""
+_VERSION = re.compile(r"^\s*__version__\s*(?::[^=\n]*)?=\s*['\"]([^'\"\n]+)['\"]", re.M)
 _TORCH = re.compile(r"torch[-_.]?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)", re.I)
 
 
@@ -38,6 +44,8 @@ def describe(
         "path": folder or {"error": "not_found", "detail": "the package's folder is not known"},
         "nccl_built": {"error": "not_found", "detail": "its build does not tell"},
         "torch_built": {"error": "not_found", "detail": "its build does not tell"},
+        "release": release(folder) or {"error": "not_found", "detail": "its files do not tell"},
+        "warp_get": _asks_for_warp_get(folder),
     }
     named = _TORCH.search(version)
     if named:
@@ -59,6 +67,30 @@ def describe(
         "needed_missing": sorted(lacking),
         "undefined_nccl_symbols": _undefined([one for _, one in parsed], nccl),
     }
+
+
+def release(folder: str) -> str:
+    """Release of DeepEP in a package's folder: `__version__`, else 1 for the first generation, which tells none."""
+    found = _VERSION.search(_read(os.path.join(folder, "__init__.py"))) if folder else None
+    if found:
+        return found.group(1)
+    return "1" if folder and os.path.isfile(os.path.join(folder, "buffer.py")) else ""
+
+
+def _asks_for_warp_get(folder: str) -> Any:  # noqa: ANN401 - JSON
+    """The kernels stand as sources in the package, for the JIT compiler; the first generation has no Engram."""
+    if not folder:
+        return {"error": "not_found", "detail": "the package's folder is not known"}
+    pattern = os.path.join(glob.escape(folder), "include", "**", "*engram*.cuh")
+    return any("ncclGinOptFlagsWarpGet" in _read(path) for path in glob.glob(pattern, recursive=True))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as stream:
+            return stream.read(1 << 20)
+    except OSError:
+        return ""
 
 
 def _extensions(folder: str) -> list[str]:

@@ -1,5 +1,5 @@
-"""The few calls of libibverbs and libmlx5 that the active probe makes, through ctypes. Signatures, layouts and numbers are those
-of verbs.h, mlx5dv.h and mlx5_user_ioctl_verbs.h (rdma-core 44; MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED: rdma-core 47).
+"""The few calls of libibverbs and libmlx5 that collectors make, through ctypes. Signatures, layouts and numbers are those of
+verbs.h, mlx5dv.h and mlx5_user_ioctl_verbs.h (rdma-core 44; MLX5DV_UAR_ALLOC_TYPE_NC_DEDICATED: rdma-core 47).
 
 Unverified on RDMA hardware: tested against libraries that play it.
 """
@@ -35,6 +35,43 @@ def _outcome(call: str, handle: Handle) -> Any:  # noqa: ANN401 - errno, or an e
     return ctypes.get_errno() or {"error": "failed", "detail": f"{call} failed without errno"}
 
 
+class _DeviceAttr(ctypes.Structure):
+    """struct ibv_device_attr. `reserved` is beyond its end: a library that knows more must not write past the buffer."""
+
+    _fields_ = (
+        ("fw_ver", ctypes.c_char * 64),
+        *((name, ctypes.c_uint64) for name in ("node_guid", "sys_image_guid", "max_mr_size", "page_size_cap")),
+        *((name, ctypes.c_uint32) for name in ("vendor_id", "vendor_part_id", "hw_ver")),
+        ("max_qp", ctypes.c_int),
+        ("max_qp_wr", ctypes.c_int),
+        ("device_cap_flags", ctypes.c_uint),
+        *((name, ctypes.c_int) for name in ("max_sge", "max_sge_rd", "max_cq", "max_cqe", "max_mr", "max_pd")),
+        *((name, ctypes.c_int) for name in ("max_qp_rd_atom", "max_ee_rd_atom", "max_res_rd_atom")),
+        *((name, ctypes.c_int) for name in ("max_qp_init_rd_atom", "max_ee_init_rd_atom", "atomic_cap")),
+        *((name, ctypes.c_int) for name in ("max_ee", "max_rdd", "max_mw", "max_raw_ipv6_qp", "max_raw_ethy_qp")),
+        *((name, ctypes.c_int) for name in ("max_mcast_grp", "max_mcast_qp_attach", "max_total_mcast_qp_attach")),
+        *((name, ctypes.c_int) for name in ("max_ah", "max_fmr", "max_map_per_fmr")),
+        *((name, ctypes.c_int) for name in ("max_srq", "max_srq_wr", "max_srq_sge")),
+        ("max_pkeys", ctypes.c_uint16),
+        ("local_ca_ack_delay", ctypes.c_uint8),
+        ("phys_port_cnt", ctypes.c_uint8),
+        ("reserved", ctypes.c_uint8 * 64),
+    )
+
+
+class _PortAttr(ctypes.Structure):
+    """Begin of struct ibv_port_attr. The exported ibv_query_port fills the fields up to `flags`, 48 bytes; `reserved` is room
+    for them and for more."""
+
+    _fields_ = (
+        ("state", ctypes.c_int),
+        ("max_mtu", ctypes.c_int),
+        ("active_mtu", ctypes.c_int),
+        ("gid_tbl_len", ctypes.c_int),
+        ("reserved", ctypes.c_uint8 * 112),
+    )
+
+
 class Verbs:
     """libibverbs.so.1. Raises OSError when it is not there."""
 
@@ -47,6 +84,8 @@ class Verbs:
         self._lib.ibv_open_device.restype = self._lib.ibv_alloc_pd.restype = _HANDLE
         for name in ("get_device_name", "open_device", "close_device", "alloc_pd", "dealloc_pd", "dereg_mr"):
             getattr(self._lib, f"ibv_{name}").argtypes = [_HANDLE]
+        self._lib.ibv_query_device.argtypes = [_HANDLE, ctypes.POINTER(_DeviceAttr)]
+        self._lib.ibv_query_port.argtypes = [_HANDLE, ctypes.c_uint8, ctypes.POINTER(_PortAttr)]
 
     def listed(self) -> Any:  # noqa: ANN401 - the list for `free_list` and (handle, name) of each device, or an error
         """Devices; the handles are good until the list is freed. ENOSYS is a kernel without RDMA: no devices."""
@@ -75,6 +114,23 @@ class Verbs:
     def close(self, context: Handle) -> None:
         """Closes a context, also one that libmlx5 opened."""
         self._lib.ibv_close_device(context)
+
+    def attributes(self, context: Handle) -> dict[str, Any]:
+        """Limits of a device as ibv_query_device tells them, numbers of verbs.h; or an error."""
+        found = _DeviceAttr()
+        number = self._lib.ibv_query_device(context, ctypes.byref(found))
+        if number:
+            return refusal("ibv_query_device", number)
+        names = ("atomic_cap", "max_qp", "max_qp_rd_atom", "phys_port_cnt")
+        return {name: getattr(found, name) for name in names}
+
+    def port(self, context: Handle, port: int) -> dict[str, Any]:
+        """MTUs of a port, as codes of enum ibv_mtu; or an error."""
+        found = _PortAttr()
+        number = self._lib.ibv_query_port(context, port, ctypes.byref(found))
+        if number:
+            return refusal(f"ibv_query_port of port {port}", number)
+        return {"port": port, "active_mtu": found.active_mtu, "max_mtu": found.max_mtu}
 
     def domain(self, context: Handle) -> tuple[Handle, int]:
         """Protection domain, and errno when there is none."""

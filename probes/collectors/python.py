@@ -183,18 +183,18 @@ def deep_ep(loader: _loader.Loader, known: dict[str, dict[str, Any]], used: Any)
     """Every installed build of DeepEP."""
     path = used.get("path", "") if isinstance(used, dict) else ""
     nccl = path if isinstance(path, str) else ""
-    folder = module_folder("deep_ep")
     besides = [os.path.join(module_folder("torch"), "lib")]
     for site in site_folders():
         besides.extend(glob.glob(f"{glob.escape(site)}/nvidia/*/lib"))
     found: list[dict[str, Any]] = []
-    for name in _deepep.NAMES:
+    for name, module in _deepep.MODULES.items():
         if name in known:
-            entry = known[name]
+            entry, folder = known[name], module_folder(module)
             files = _extensions(entry["distribution"])
             found.append(_deepep.describe(loader, name, entry["version"], folder, files, nccl, besides))
+    folder = module_folder("deep_ep")
     if not found and folder:  # on PYTHONPATH, without metadata
-        found.append(_deepep.describe(loader, "deep-ep", _own_version(folder), folder, [], nccl, besides))
+        found.append(_deepep.describe(loader, "deep-ep", _deepep.release(folder), folder, [], nccl, besides))
     return found
 
 
@@ -205,15 +205,6 @@ def _extensions(entry: Any) -> list[str]:  # noqa: ANN401 - a distribution
     except Exception:  # noqa: BLE001 - its RECORD may be broken in any way
         return []
     return sorted(path for path in files if os.path.isfile(path))
-
-
-def _own_version(folder: str) -> str:
-    try:
-        with open(os.path.join(folder, "__init__.py"), errors="replace") as stream:
-            found = re.search(_ASSIGNED.format("__version__"), stream.read(1 << 16), re.M)
-    except OSError:
-        return ""
-    return (found.group(1) or "") if found else ""
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epctl.probes.driver_services import SHOW
+from epctl.probes.driver_services import RUNNING, SHOW
 from epctl.probes.source import Output
 from tests.samples import linux, network, pci
 from tests.samples.network import Interface
@@ -55,7 +55,9 @@ def _documents() -> Part:
         "distributions": [{"name": "epctl", "version": "0.1.0"}, {"name": "nvidia-ml-py", "version": "13.580.82"}],
         "torch": {**torch, "folder": ""},
         "nccl": [],
-        "nccl_effective": dict.fromkeys(("path", "version", "headers"), _no("no libnccl")),
+        "nccl_effective": dict.fromkeys(
+            ("path", "version", "headers", "gin_get", "gin_warp_get", "genk"), _no("no libnccl")
+        ),
         "nvshmem": [],
         "net_plugins": [],
         "roots": [],
@@ -144,6 +146,7 @@ def build() -> tuple[Part, ...]:
             folders={"/dev/char": ("1:1", "1:3", "10:232")},
             commands={
                 SHOW: _SERVICES,
+                RUNNING: "2 kthreadd\n",
                 ("dmesg",): Output(b"", b"dmesg: read kernel buffer failed: Operation not permitted\n", 1),
                 ("journalctl", "-k", "-b", "--no-pager", "-o", "cat"): Output(b"-- No entries --\n", _HIDDEN_LOG, 1),
                 ("modinfo", "nvidia_peermem"): Output(b"", b"modinfo: ERROR: Module nvidia_peermem not found.\n", 1),

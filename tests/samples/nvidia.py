@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from epctl.probes.driver_services import SHOW
+from epctl.probes.driver_services import NODES_FILE, PROCESSES, RUNNING, SHOW, WITNESS
 from epctl.probes.source import Output
 from tests.samples.parts import Argv, Part
 
@@ -89,7 +89,7 @@ def driver(told: Driver, num_gpus: int, more_devices: tuple[str, ...] = ()) -> P
         name: f"{told.library_folder}/{name.removesuffix('.1')}.{told.version}"
         for name in ("libcuda.so.1", "libnvidia-ml.so.1")
     }
-    commands: dict[Argv, str | Output] = {SHOW: _services(told), ("dmesg",): _log(told)}
+    commands: dict[Argv, str | Output] = {SHOW: _services(told), RUNNING: _running(told), ("dmesg",): _log(told)}
     if told.fabric_manager:
         commands["nv-fabricmanager", "--version"] = f"Fabric Manager version is : {told.fabric_manager}\n"
     return Part(
@@ -135,6 +135,13 @@ def _services(told: Driver) -> Output:
         state = "active" if name in told.active else "inactive"
         blocks.append(f"Id={name}.service\nLoadState={load}\nActiveState={state}\n")
     return Output("\n".join(blocks).encode())
+
+
+def _running(told: Driver) -> Output:
+    names = (WITNESS, *(PROCESSES[name] for name in told.active))
+    return Output(
+        "".join(f"{pid} {name}\n" for pid, name in zip((2, *range(2101, 2200)), names, strict=False)).encode()
+    )
 
 
 def _log(told: Driver) -> Output:
@@ -190,4 +197,4 @@ Nodes:
 {head}
 {rows}Domain State: UP
 """
-    return Part(commands={("nvidia-imex-ctl", "-H", "-N"): text})
+    return Part(targets={NODES_FILE: NODES_FILE}, commands={("nvidia-imex-ctl", "-H", "-N"): text})

@@ -62,6 +62,8 @@ def python(told: Python) -> Part:
                 "torch_built": _none("its build does not tell"),
                 "needed_missing": [],
                 "undefined_nccl_symbols": [],
+                "release": told.deep_ep[1],
+                "warp_get": False,
             }
         )
     document = {
@@ -71,7 +73,14 @@ def python(told: Python) -> Part:
         "distributions": [{"name": name, "version": version} for name, version in sorted(listed.items())],
         "torch": {"version": told.torch, "cuda": "13.0", "nccl_pin": told.nccl_pin, "folder": f"{SITE}/torch"},
         "nccl": [{"origin": "package", "path": nccl, "real_path": nccl, "version": told.nccl}],
-        "nccl_effective": {"path": nccl, "version": told.nccl, "headers": told.nccl},
+        "nccl_effective": {
+            "path": nccl,
+            "version": told.nccl,
+            "headers": told.nccl,
+            "gin_get": True,
+            "gin_warp_get": False,
+            "genk": False,
+        },
         "nvshmem": [{"origin": "package", "path": nvshmem, "real_path": nvshmem, "version": told.nvshmem}],
         "net_plugins": list(told.plugins),
         "roots": [],

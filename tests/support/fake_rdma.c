@@ -1,9 +1,11 @@
-/* Plays libibverbs.so.1, libmlx5.so.1 and libcuda.so.1 for the collector active_verbs: one library under three names.
+/* Plays libibverbs.so.1, libmlx5.so.1 and libcuda.so.1 for the collectors active_verbs and verbs_query: one library under three
+ * names.
  *
  * FAKE_DEVICES       names, separated by commas; devices whose name begins with mlx5 are mlx5 devices
  * FAKE_LIST          errno of ibv_get_device_list
  * FAKE_<CALL>[_name] errno of a call (of one device): OPEN, PD, FD (descriptor -1; 9 unless set), GPU, DEVX, UAR, UAR_NC;
- *                    0 works, -1 fails without errno, -2 crashes
+ *                    0 works, -1 fails without errno, -2 crashes; QUERY, PORT: returned errno
+ * FAKE_<VALUE>[_name] what a query tells: ATOMIC (1), QPS (131072), READS (16), PORTS (1), MTU (5), MAX_MTU (5)
  * FAKE_CUDA_<CALL>   code of a CUDA call: INIT, COUNT (value), DMABUF (value), RETAIN, ALLOC, EXPORT
  * FAKE_TOUCHED       file that is made when CUDA is used
  * With -DOLD the newer calls are missing.
@@ -86,6 +88,49 @@ int ibv_close_device(struct device *context) {
     context->devx = false;
     held--;
     return 0;
+}
+
+/* Both structures as in verbs.h of rdma-core; unused fields hold a pattern, so that a wrong offset gives a wrong number. */
+struct device_attr {
+    char fw_ver[64];
+    uint64_t node_guid, sys_image_guid, max_mr_size, page_size_cap;
+    uint32_t vendor_id, vendor_part_id, hw_ver;
+    int max_qp, max_qp_wr;
+    unsigned int device_cap_flags;
+    int max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd;
+    int max_qp_rd_atom, max_ee_rd_atom, max_res_rd_atom, max_qp_init_rd_atom, max_ee_init_rd_atom;
+    int atomic_cap;
+    int max_ee, max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp;
+    int max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach;
+    int max_ah, max_fmr, max_map_per_fmr, max_srq, max_srq_wr, max_srq_sge;
+    uint16_t max_pkeys;
+    uint8_t local_ca_ack_delay, phys_port_cnt;
+};
+
+struct port_attr {
+    int state, max_mtu, active_mtu, gid_tbl_len;
+    uint32_t port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr;
+    uint16_t pkey_tbl_len, lid, sm_lid;
+    uint8_t lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state, link_layer, flags;
+};
+
+int ibv_query_device(struct device *context, struct device_attr *attr) {
+    int refused = number("QUERY", context->name, 0);
+    if (refused == -2) raise(SIGSEGV);
+    memset(attr, 0x5a, sizeof *attr);
+    attr->max_qp = number("QPS", context->name, 131072);
+    attr->max_qp_rd_atom = number("READS", context->name, 16);
+    attr->atomic_cap = number("ATOMIC", context->name, 1);
+    attr->phys_port_cnt = number("PORTS", context->name, 1);
+    return refused;
+}
+
+int ibv_query_port(struct device *context, uint8_t port, struct port_attr *attr) {
+    if (port == 0 || port > number("PORTS", context->name, 1)) return EINVAL;
+    memset(attr, 0x5a, sizeof *attr);
+    attr->max_mtu = number("MAX_MTU", context->name, 5);
+    attr->active_mtu = number("MTU", context->name, 5);
+    return number("PORT", context->name, 0);
 }
 
 void *ibv_alloc_pd(struct device *context) { return answer("PD", context, 0, context); }

@@ -289,6 +289,9 @@ def _software() -> SoftwareArea:
         nccl_effective="2.32.3",
         nccl_effective_path=lib,
         nccl_headers="2.32.3",
+        nccl_gin_get=True,
+        nccl_gin_warp_get=False,
+        nccl_genk=False,
         nvshmem=(
             SharedLibrary(
                 "package",
@@ -300,7 +303,7 @@ def _software() -> SoftwareArea:
         ),
         net_plugins=(),
         roots=(),
-        deep_ep=(DeepEp("deepinfer-ep", "2.5.0", f"{site}/deep_ep", "2.32.3", "2.11.0", (), ()),),
+        deep_ep=(DeepEp("deepinfer-ep", "2.5.0", f"{site}/deep_ep", "2.32.3", "2.11.0", (), (), "2.5.0", False),),
         toolchain=Toolchain(
             cuda_home="/usr/local/cuda-13.1",
             cuda_home_origin="/usr/local/cuda",

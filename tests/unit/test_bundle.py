@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epctl.core.errors import EpctlError
@@ -156,6 +156,7 @@ def test_a_newer_bundle_says_that_epctl_must_be_upgraded() -> None:
 
 
 @given(cut=st.integers(0, 2000), junk=st.binary(max_size=64))
+@example(cut=3, junk=b"")
 def test_a_damaged_archive_is_refused_or_read_but_never_raises_anything_else(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes
 ) -> None:

@@ -18,6 +18,7 @@ from epctl.core.fact import Absent
 from epctl.core.profile import profiles
 from epctl.core.snapshot import Snapshot, decode, encode
 from epctl.core.snapshot.rdma import Port
+from epctl.core.verdict import exit_code
 from tests.support.nodes import dist, edit, efa_node, env, gb200_node, ib_node, laptop, roce_node
 
 HEALTHY = {"ib": ib_node, "roce": roce_node, "efa": efa_node, "gb200": gb200_node}
@@ -51,7 +52,7 @@ def test_a_healthy_node_is_healthy_to_every_check(name: str) -> None:
         for finding in report.findings
         if finding.status == "failed" and finding.severity != "info"
     ] == []
-    assert report.exit_code(strict=True) == 0
+    assert exit_code(report.summary, strict=True) == 0
     assert report.summary.passed > 60
 
 
@@ -59,13 +60,13 @@ def test_a_laptop_has_one_finding_and_everything_else_is_skipped() -> None:
     report = examine(laptop(), CHECKS.values())
     assert [finding.id for finding in report.findings if finding.status == "failed"] == ["NODE-NO-GPU"]
     assert {finding.status for finding in report.findings} == {"failed", "skipped"}
-    assert report.exit_code(strict=False) == 1
+    assert exit_code(report.summary, strict=False) == 1
 
 
 def test_nothing_passes_on_a_snapshot_in_which_nothing_was_read() -> None:
     report = examine(Snapshot(), CHECKS.values())
     assert [finding.id for finding in report.findings if finding.status in ("passed", "failed")] == []
-    assert report.exit_code(strict=False) == 4
+    assert exit_code(report.summary, strict=False) == 4
     assert report.summary.verdict == "not_measured"
 
 
@@ -75,7 +76,7 @@ def test_a_gpu_node_that_could_not_be_looked_at_is_not_called_healthy(reason: An
     for path in ("gpu.gpus", "gpu.driver.nvml_code", "gpu.driver.kernel_version", "pcie.functions", "gpu.p2p"):
         node = edit(node, path, Absent(reason))
     report = examine(node, CHECKS.values())
-    assert report.exit_code(strict=False) == 4, [
+    assert exit_code(report.summary, strict=False) == 4, [
         finding.id for finding in report.findings if finding.status == "failed"
     ]
 
@@ -171,3 +172,38 @@ def test_a_port_with_nothing_but_its_number_breaks_no_check() -> None:
     assert [
         finding for finding in report.findings if any("the check itself failed" in line for line in finding.evidence)
     ] == []
+
+
+def unreadable(*paths: str) -> Snapshot:
+    node = ib_node()
+    for path in paths:
+        node = edit(node, path, Absent("timed_out"))
+    return node
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        edit(unreadable("gpu.gpus", "gpu.p2p"), "gpu.driver.nvml_code", 999),
+        unreadable("gpu.gpus", "gpu.p2p", "gpu.driver.nvml_code"),
+        unreadable("rdma.devices"),
+    ],
+    ids=["NVML says unknown error", "NVML hangs", "RDMA devices cannot be read"],
+)
+def test_a_node_whose_essential_parts_could_not_be_read_is_never_fine(node: Snapshot) -> None:
+    summary = examine(node, CHECKS.values()).summary
+    assert summary.verdict in ("failed", "not_measured")
+    assert exit_code(summary, strict=False) in (1, 4)
+
+
+def test_one_unread_check_of_severity_fail_takes_the_word_healthy_away() -> None:
+    summary = examine(unreadable("gpu.driver.xids", "gpu.driver.kernel_log"), CHECKS.values()).summary
+    assert summary.verdict == "incomplete"
+    assert exit_code(summary, strict=False) == 0
+    assert exit_code(summary, strict=True) == 4
+
+
+def test_checks_that_do_not_apply_are_no_fault() -> None:
+    summary = examine(ib_node(), [CHECKS["EFA-KMOD-OLD"]]).summary
+    assert summary.verdict == "not_applicable"
+    assert exit_code(summary, strict=True) == 0

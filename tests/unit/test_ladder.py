@@ -16,6 +16,9 @@ def rungs(node: Snapshot) -> dict[str, Rung]:
     return {rung.rung: rung for rung in ladder(Context(node))}
 
 
+BLACKWELL = edit(edit(gb200_node(), "software.toolchain.nvcc_version", "13.3"), "gpu.driver.cuda_version", 13030)
+
+
 def states(node: Snapshot) -> dict[str, str]:
     return {name: rung.state for name, rung in rungs(node).items()}
 
@@ -91,7 +94,72 @@ def test_a_closed_gate_is_named(rung: str, node: Snapshot, gate: str) -> None:
 
 
 def test_newest_toolkit_on_blackwell_opens_the_last_rung() -> None:
-    assert states(edit(gb200_node(), "software.toolchain.nvcc_version", "13.3"))[CFT] == "yes"
+    assert states(BLACKWELL)[CFT] == "yes"
+
+
+def test_cft_needs_a_driver_and_an_nccl_that_have_it_too() -> None:
+    for path, value, says in (
+        ("gpu.driver.cuda_version", 13000, "the driver is of CUDA 13.0"),
+        ("software.nccl_effective", "2.30.7", "CFT needs 2.31.0"),
+    ):
+        found = rungs(edit(BLACKWELL, path, value))[CFT]
+        assert found.state == "no"
+        assert says in found.gate
+    assert states(env(BLACKWELL, NCCL_CFT_ENABLE="0"))[CFT] == "no"
+
+
+def test_without_nccl_the_answer_is_no_and_not_unknown() -> None:
+    found = rungs(edit(ib_node(), "software.nccl_effective", Absent("not_found", "no libnccl")))
+    for name in (LSA, PROXY, GDAKI, GET):
+        assert found[name].state == "no", name
+        assert "no NCCL is installed" in found[name].gate
+
+
+def test_get_is_what_the_headers_declare_and_what_engrams_kernels_ask_for() -> None:
+    """Released NCCL has no ncclGinOptFlagsWarpGet, and the released 2.5.0 does without; a build that asks for it needs it."""
+    asks = edit(ib_node(), "software.deep_ep.0.warp_get", True)
+    assert states(asks)[GET] == "no"
+    assert "ncclGinOptFlagsWarpGet" in rungs(asks)[GET].gate
+    assert states(edit(asks, "software.nccl_gin_warp_get", True))[GET] == "yes"
+    assert states(edit(ib_node(), "software.nccl_gin_get", False))[GET] == "no"
+    assert states(edit(ib_node(), "software.nccl_gin_get", Absent("not_found")))[GET] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("software.nccl_effective", "2.28.9", "NCCL 2.28.9, GIN over EFA needs 2.31.2"),
+        ("software.net_plugins.0.version", "1.17.2", "aws-ofi-nccl 1.17.2"),
+        ("gdr.gdrdrv_version", "2.4", "gdrdrv 2.4"),
+        ("gdr.libgdrapi_version", Absent("not_found"), "libgdrapi is not there"),
+    ],
+)
+def test_the_proxy_over_efa_asks_for_more_than_over_infiniband(path: str, value: object, says: str) -> None:
+    efa = env(efa_node(), NCCL_GIN_TYPE="2")
+    assert states(efa)[PROXY] == "yes"
+    found = rungs(edit(efa, path, value))[PROXY]
+    assert found.state == "no"
+    assert says in found.gate
+    if path != "software.nccl_effective":
+        assert states(edit(ib_node(), path, value) if "plugins" not in path else ib_node())[PROXY] == "yes"
+
+
+def test_a_refusal_of_devx_closes_gdaki_whatever_the_capabilities_say() -> None:
+    refused = edit(ib_node(), "active.verbs.3.devx_uar_errno", 1)
+    assert "mlx5_3: mlx5dv_devx_alloc_uar gives errno 1" in rungs(refused)[GDAKI].gate
+    assert states(refused)[GET] == "no"
+    unopened = edit(ib_node(), "active.verbs.3.devx_uar_errno", Absent("permission", "mlx5dv_open_device: errno 1"))
+    assert states(unopened)[GDAKI] == "no"
+    assert states(unopened)[PROXY] == "yes"
+    assert states(edit(ib_node(), "active.verbs.*.devx_uar_errno", Absent("unsupported")))[GDAKI] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("dwords", "state"),
+    [("PeerMappingOverride=0x1;", "yes"), ("peermappingoverride=1", "yes"), ("PeerMappingOverride=10", "no")],
+)
+def test_the_option_of_efa_gda_is_read_as_a_number(dwords: str, state: str) -> None:
+    assert states(edit(efa_node(), "gpu.driver.params.1.value", dwords))[EFA_GDA] == state
 
 
 def test_what_only_an_active_probe_knows_is_unknown_without_it() -> None:
@@ -105,3 +173,12 @@ def test_what_only_an_active_probe_knows_is_unknown_without_it() -> None:
 def test_a_closed_gate_wins_over_an_unreadable_one() -> None:
     node = edit(env(ib_node(), NCCL_GIN_ENABLE="0"), "software.nccl_effective", NOT_PROBED)
     assert states(node)[PROXY] == "no"
+
+
+def test_efa_ports_beside_mlx5_ones_do_not_close_gdaki_for_having_no_atomics() -> None:
+    node = ib_node()
+    efa = efa_node().rdma.devices
+    assert isinstance(node.rdma.devices, tuple)
+    assert isinstance(efa, tuple)
+    node = env(edit(node, "rdma.devices", (*node.rdma.devices, efa[0])), NCCL_IB_HCA="mlx5,rdmap")
+    assert rungs(node)[GDAKI].state == "yes", rungs(node)[GDAKI]

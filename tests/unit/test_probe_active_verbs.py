@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,23 +14,10 @@ from epctl.core.snapshot.software import VerbsProbe
 from epctl.probes.active import active
 from epctl.probes.source import COLLECTORS, LiveSource
 from tests.support.fake_source import FakeSource
+from tests.support.played_rdma import build
 from tests.support.probing import reason
 
-COMPILER = shutil.which("gcc") or shutil.which("cc")
-SOURCE = Path(__file__).resolve().parents[1] / "support" / "fake_rdma.c"
-LIBRARIES = ("libibverbs.so.1", "libmlx5.so.1", "libcuda.so.1")
 NOT_MLX5 = Absent("unsupported", "mlx5dv_is_supported says no")
-
-
-def build(folder: Path, *flags: str) -> Path:
-    if COMPILER is None:
-        pytest.skip("no C compiler")
-    plain = folder / "libfake.so"
-    argv = [COMPILER, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(plain), str(SOURCE)]
-    subprocess.run(argv, check=True, timeout=60)
-    for name in LIBRARIES:
-        (folder / name).symlink_to(plain)
-    return folder
 
 
 @pytest.fixture(scope="module")

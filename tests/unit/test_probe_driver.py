@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from epctl.core.fact import Absent
 from epctl.core.snapshot.gpu import Driver, Service, Setting
 from epctl.probes.driver import driver
-from epctl.probes.driver_services import SHOW
+from epctl.probes.driver_services import NODES_FILE, RUNNING, SHOW
 from epctl.probes.source import Output
 from tests.support.fake_source import FakeSource
 
@@ -47,6 +47,8 @@ Id=nvlsm.service
 LoadState=not-found
 ActiveState=inactive
 """
+PROCESSES = "2 kthreadd\n1807 nvidia-persiste\n52110 nvidia-imex\n"
+"""IMEX runs in a container, its unit is not installed."""
 NO_SYSTEMD = Output(
     b"",
     b"System has not been booted with systemd as init system (PID 1). Can't operate.\nFailed to connect to bus: Host is down\n",
@@ -93,6 +95,7 @@ def node(**more: Any) -> FakeSource:  # noqa: ANN401
         "files": {"/proc/driver/nvidia/version": OPEN, "/proc/driver/nvidia/params": PARAMS},
         "commands": {
             SHOW: SYSTEMD,
+            RUNNING: PROCESSES,
             ("dmesg",): "[    0.000000] Linux version 6.8\n",
             ("nv-fabricmanager", "--version"): "Fabric Manager version is : 580.95.05\n",
             IMEX: IMEX_UP,
@@ -135,10 +138,10 @@ def test_whole_node() -> None:
         nvidia_smi="/usr/bin/nvidia-smi",
         confidential_computing=True,
         services=(
-            Service("nvidia-fabricmanager", "failed"),
-            Service("nvidia-imex", "inactive"),
-            Service("nvidia-persistenced", "active"),
-            Service("nvlsm", "inactive"),
+            Service("nvidia-fabricmanager", "failed", "loaded", running=False),
+            Service("nvidia-imex", "inactive", "not-found", running=True),
+            Service("nvidia-persistenced", "active", "loaded", running=True),
+            Service("nvlsm", "inactive", "not-found", running=False),
         ),
         fabric_manager_version="580.95.05",
         nvlsm="/opt/nvidia/nvlsm/sbin/nvlsm",
@@ -146,6 +149,7 @@ def test_whole_node() -> None:
         imex_matrix_bad=(),
         xids=(),
         kernel_log=(),
+        imex_nodes_file=False,
     )
 
 
@@ -234,6 +238,7 @@ def test_no_systemd_but_the_daemon_runs() -> None:
     }
     source = node(files=files)
     source.commands[SHOW] = NO_SYSTEMD
+    del source.commands[RUNNING]
     states = {service.name: service.state for service in driver(source, NVML).services}
     assert states["nvidia-fabricmanager"] == "active"
     assert isinstance(states["nvidia-persistenced"], Absent)
@@ -242,9 +247,44 @@ def test_no_systemd_but_the_daemon_runs() -> None:
 def test_systemctl_missing() -> None:
     source = node()
     del source.commands[SHOW]
+    del source.commands[RUNNING]
     assert [service.state for service in driver(source, NVML).services] == [
         Absent("tool_missing", "systemctl is not on PATH")
     ] * 4
+
+
+def services_of(**commands: Any) -> dict[str, Service]:  # noqa: ANN401
+    source = node()
+    source.commands.update({{"show": SHOW, "running": RUNNING}[name]: found for name, found in commands.items()})
+    return {service.name: service for service in driver(source, NVML).services}
+
+
+def test_a_daemon_in_a_container_of_this_host_is_seen_by_its_process() -> None:
+    found = services_of(running="2 kthreadd\n4711 nv-fabricmanage\n")["nvidia-fabricmanager"]
+    assert (found.state, found.load, found.running) == ("failed", "loaded", True)
+    masked = services_of(show=SYSTEMD.replace("LoadState=not-found", "LoadState=masked", 1))["nvidia-imex"]
+    assert (masked.state, masked.load) == ("inactive", "masked")
+    assert services_of(show=NO_SYSTEMD)["nvidia-imex"].state == "active"
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("4711 nvidia-imex\n", "permission"),  # no kthreadd: a container, or /proc with hidepid
+        (Output(b"", b"", 1), "permission"),
+        (Output(b"", b"pgrep: invalid option -- 'x'\n", 2), "failed"),
+        (Absent("tool_missing"), "tool_missing"),
+    ],
+)
+def test_a_process_that_cannot_be_seen_may_run(printed: Any, reason: str) -> None:  # noqa: ANN401
+    running = services_of(running=printed)["nvidia-fabricmanager"].running
+    assert isinstance(running, Absent)
+    assert running.absent == reason
+
+
+def test_list_of_imex_nodes() -> None:
+    assert driver(node(files={NODES_FILE: "10.0.0.1\n"}), NVML).imex_nodes_file is True
+    assert driver(node(targets={NODES_FILE: Absent("permission")}), NVML).imex_nodes_file == Absent("permission")
 
 
 def test_imex_degraded() -> None:
@@ -298,13 +338,14 @@ NOISE = st.binary(max_size=60) | st.sampled_from([OPEN, PARAMS, CACHE, SYSTEMD, 
 )
 
 
-@given(st.lists(NOISE, min_size=7, max_size=7))
+@given(st.lists(NOISE, min_size=8, max_size=8))
 @settings(max_examples=120, deadline=None)
 def test_any_output_gives_a_driver(noise: list[bytes]) -> None:
     source = FakeSource(
         files={"/proc/driver/nvidia/version": noise[0], "/proc/driver/nvidia/params": noise[1]},
         commands={
             SHOW: noise[2],
+            RUNNING: noise[7],
             ("dmesg",): noise[3],
             ("nv-fabricmanager", "--version"): noise[4],
             IMEX: noise[5],

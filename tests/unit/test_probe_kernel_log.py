@@ -98,6 +98,17 @@ def test_flood_does_not_push_out_a_fatal_one() -> None:
     assert len(log(lines)[1]) == MAX_PER_TOPIC
 
 
+def test_the_last_recovery_action_is_kept() -> None:
+    """It says what the driver wants now; the ones before it are history."""
+    head = "NVRM: Xid (PCI:0000:18:00): "
+    wanted = f"{head}154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+    over = f"{head}154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    xids = read_log("\n".join([*[wanted, over] * MAX_PER_KIND, f"{head}95, x", wanted])).xids
+    assert isinstance(xids, tuple)
+    assert len(xids) == MAX_PER_KIND + 1
+    assert [xid.line for xid in xids[-2:]] == [f"{head}95, x", wanted]
+
+
 def test_dmesg_is_enough() -> None:
     source = FakeSource(commands={("dmesg",): BOOT + OFF_THE_BUS})
     found = kernel_log(source)

@@ -115,6 +115,15 @@ def test_gpus_switches_rdma_cards_and_their_bridges_and_nothing_else() -> None:
     assert absent(function(area, NIC).iommu_group).absent == "not_found"
 
 
+@pytest.mark.parametrize("driver", ["nvidia", "vfio-pci", "nvgrace-gpu-vfio-pci"])
+def test_the_driver_that_a_function_is_bound_to(driver: str) -> None:
+    source = machine()
+    source.targets[f"{ROOT}/{GPU}/driver"] = f"/sys/bus/pci/drivers/{driver}"
+    area = pcie(source)
+    assert function(area, GPU).driver == driver
+    assert absent(function(area, NIC).driver).absent == "not_found"
+
+
 def test_what_a_link_does_not_know_is_unsupported() -> None:
     switch = function(pcie(machine()), NVSWITCH)
     assert [absent(fact).absent for fact in (switch.speed_gts, switch.width, switch.numa_node)] == ["unsupported"] * 3
@@ -216,6 +225,8 @@ def test_lspci_stands_in_for_sysfs() -> None:
     assert (bridge.acs_source_validation, bridge.acs_request_redirect) == (True, True)
     assert (card.speed_gts, card.speed_max_gts, card.width, card.width_max, card.iommu_group) == (8.0, 16.0, 8, 16, 61)
     assert (gpu.numa_node, gpu.root) == (1, "")
+    assert {type(entry.driver) for entry in area.functions} <= {str, Absent}
+    assert all(entry.driver != Absent("not_read") for entry in area.functions)
     assert any("lspci" in note for note in area.notes)
 
 

@@ -159,6 +159,40 @@ def test_what_a_recording_lacks_is_not_read() -> None:
         assert absent(fact).absent == "not_read"
 
 
+VPD = b"\x82\x1c\x00ConnectX-7 bridge\x90\x2a\x00SN\x0dMT2423600ABCDV3\x0bSMDL=SW_MNG\x78"
+
+
+@pytest.mark.parametrize(
+    ("vpd", "found"),
+    [(VPD, True), (VPD.replace(b"SW_MNG", b"0"), False), (Absent("permission"), "permission"), (None, "not_found")],
+)
+def test_the_way_to_the_nvswitches_is_told_by_vital_product_data(vpd: bytes | Absent | None, found: object) -> None:
+    files, targets = tree("h100_8ndr_and_bluefield_bond.txt")
+    more: dict[str, Any] = dict(files)
+    if vpd is not None:
+        more[f"{IB}/mlx5_0/device/vpd"] = vpd
+    fact = device(rdma(FakeSource(more, targets=targets)), "mlx5_0").manages_nvswitch
+    assert (fact.absent if isinstance(fact, Absent) else fact) == found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hca_type": "MT4131"},
+        {"hca_type": "MT41692"},
+        {"ports/1/link_layer": "Ethernet"},
+    ],
+)
+def test_the_slow_vital_product_data_of_other_cards_are_left_alone(change: dict[str, str]) -> None:
+    files, targets = tree("h100_8ndr_and_bluefield_bond.txt")
+    more: dict[str, Any] = {**files, f"{IB}/mlx5_0/device/vpd": VPD}
+    more |= {f"{IB}/mlx5_0/{name}": f"{value}\n" for name, value in change.items()}
+    assert device(rdma(FakeSource(more, targets=targets)), "mlx5_0").manages_nvswitch is False
+    targets[f"{IB}/mlx5_0/device/physfn"] = "/sys/devices/pci0000:15/0000:15:01.0/0000:1a:00.0"
+    whole: dict[str, Any] = {**files, f"{IB}/mlx5_0/device/vpd": VPD}
+    assert device(rdma(FakeSource(whole, targets=targets)), "mlx5_0").manages_nvswitch is False
+
+
 def test_verbs_text_adds_atomics_and_mtu_to_the_devices_of_sysfs() -> None:
     files, targets = tree("h100_8ndr_and_bluefield_bond.txt")
     source = FakeSource(

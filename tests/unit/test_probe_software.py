@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from epctl.core.snapshot.software import DeepEp, Distribution, JitCache, NetPlugin, Root, SharedLibrary, SoftwareArea
 from epctl.probes.collectors import _communication, _cuda_home, _deepep, _jit, _loader
+from epctl.probes.documents import flag
 from epctl.probes.software import software
 from epctl.probes.source import COLLECTORS
 from tests.support.damage import damaged_source
+from tests.support.elf_file import ElfFile
 from tests.support.fake_source import FakeSource
 from tests.support.probing import odd_document, reason, survives
 
@@ -172,6 +174,73 @@ def test_collector_reads_an_installation_without_importing_it(site: Path) -> Non
     assert caches["deepep"].path == f"{site.parent}/jit"
     assert caches["deepgemm"].path == f"{site.parent}/.deep_gemm"
     assert caches["deepep"].exists is False
+
+
+GIN_H = """template <typename Coop = ncclCoopThread>
+  NCCL_DEVICE_INLINE void get(ncclTeam, int peer, ncclWindow_t remoteWnd, size_t remoteOffset);
+"""
+FLAGS_H = "enum ncclGinOptFlags {\n  ncclGinOptFlagsDefault = 0,\n  ncclGinOptFlagsAggregateRequests = (1 << 1),\n"
+"""As in the wheel of 2.32.3: Get, and no flag for a whole warp."""
+
+
+def device_headers(site: Path, gin: str = GIN_H, flags: str = FLAGS_H) -> None:
+    folder = site / "nvidia" / "nccl" / "include" / "nccl_device"
+    (folder / "gin").mkdir(parents=True, exist_ok=True)
+    (folder / "gin.h").write_text(gin)
+    (folder / "gin" / "gin_device_common.h").write_text(flags)
+
+
+def test_collector_reads_what_the_device_headers_declare(site: Path) -> None:
+    assert reason(collect(site).nccl_gin_get) == "not_found"
+    device_headers(site)
+    area = collect(site)
+    assert (area.nccl_gin_get, area.nccl_gin_warp_get) == (True, False)
+    device_headers(site, flags=FLAGS_H + "  ncclGinOptFlagsWarpGet = (1 << 2),\n};\n")
+    assert collect(site).nccl_gin_warp_get is True
+    device_headers(site, gin="NCCL_DEVICE_INLINE void put(ncclTeam, int peer);\n")
+    assert collect(site).nccl_gin_get is False
+
+
+def test_collector_tells_an_nccl_with_genk_by_the_name_of_its_setting(tmp_path: Path) -> None:
+    path = tmp_path / "libnccl.so.2"
+    for texts, known in ((b"NCCL_SYM_GIN_KERNELS_ENABLE\0", False), (b"NCCL_SYM_GENK_ENABLE\0", True)):
+        path.write_bytes(ElfFile().build("libnccl.so.2") + b"\0" + texts)
+        assert _communication._knows_genk(str(path)) is known
+    path.write_bytes(b"no library")
+    assert reason(flag({"genk": _communication._knows_genk(str(path))}, "genk")) == "unparsable"
+
+
+def test_collector_tells_the_release_of_deepep_whatever_its_distribution_is_called(site: Path, tmp_path: Path) -> None:
+    def first(area: SoftwareArea) -> DeepEp:
+        assert isinstance(area.deep_ep, tuple)
+        return area.deep_ep[0]
+
+    assert reason(first(collect(site)).release) == "not_found"
+    (site / "deep_ep" / "buffer.py").touch()
+    assert first(collect(site)).release == "1"
+    (site / "deep_ep" / "__init__.py").write_text("raise RuntimeError\n__version__ = '2.1.0'\n")
+    kernels = site / "deep_ep" / "include" / "deep_ep" / "impls" / "engram"
+    kernels.mkdir(parents=True)
+    (kernels / "engram_fetch.cuh").write_text("const auto options = ncclGinOptFlagsAggregateRequests;\n")
+    assert (first(collect(site)).release, first(collect(site)).warp_get) == ("2.1.0", False)
+    (kernels / "engram_fetch.cuh").write_text("options | ncclGinOptFlagsWarpGet\n")
+    assert first(collect(site)).warp_get is True
+    (site / "deep_ep_v25").mkdir()
+    (site / "deep_ep_v25" / "__init__.py").write_text("__version__ = '2.5.0'\n")
+    info = site / "sgl_deep_ep_v25-0.1.0rc0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sgl-deep-ep-v25\nVersion: 0.1.0rc0\n")
+    builds = collect(site).deep_ep
+    assert isinstance(builds, tuple)
+    assert [(one.distribution, one.release) for one in builds] == [("deep-ep", "2.1.0"), ("sgl-deep-ep-v25", "2.5.0")]
+
+
+def test_a_deep_ep_on_the_path_without_metadata_is_seen(site: Path) -> None:
+    shutil.rmtree(site / "deep_ep-2.1.0+torch2.11.0.dist-info")
+    (site / "deep_ep" / "__init__.py").write_text("__version__: str = '2.5.0'\n")
+    builds = collect(site).deep_ep
+    assert isinstance(builds, tuple)
+    assert [(one.distribution, one.version, one.release) for one in builds] == [("deep-ep", "2.5.0", "2.5.0")]
 
 
 def test_collector_tells_copies_apart(site: Path, tmp_path: Path) -> None:

@@ -143,3 +143,16 @@ def test_boot_parameters_and_log_lines_that_no_check_reads_are_left_out() -> Non
     assert b"Xid (PCI:0000:18:00): 79" in found.stdout
     assert found.stdout.startswith(b"[    0.000000] (lines")
     assert "builder" not in one("/proc/version", "Linux version 6.8 (builder@farm) (gcc) #1\n")
+
+
+def test_a_host_name_of_two_letters_is_replaced_where_it_stands_alone() -> None:
+    made = redact(Recording(files={"/etc/hostname": b"vm\n"}, documents={"process": {"hostname": "vm"}}))
+    assert made.files["/etc/hostname"] == b"host-1\n"
+    assert made.documents["process"] == {"hostname": "host-1"}
+
+
+def test_of_vital_product_data_only_the_mark_of_the_nvswitch_bridge_stays() -> None:
+    place = "/sys/class/infiniband/{}/device/vpd"
+    data = b"\x82\x04\x00card\x90\x20\x00SN\x0cMT2423600ABC"
+    made = redact(Recording(files={place.format("mlx5_0"): data + b"SMDL=SW_MNG\x78", place.format("mlx5_1"): data}))
+    assert made.files == {place.format("mlx5_0"): b"SW_MNG", place.format("mlx5_1"): b""}

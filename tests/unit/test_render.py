@@ -14,7 +14,8 @@ from epctl.core.context import Context
 from epctl.core.doctor import Report, examine
 from epctl.core.fact import Absent
 from epctl.core.fix_script import script
-from epctl.core.render import FORMATS, renderer
+from epctl.core.render import FORMATS, View, renderer
+from epctl.core.verdict import exit_code
 from tests.support.nodes import edit, ib_node
 
 EVIL = "mlx5\x1b[31m_0\x9b2J\x07\r\n\u202egpj.exe <script>&amp; `rm -rf /` |x| \x00 \ud800"
@@ -49,25 +50,26 @@ def report() -> Report:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_control_character_of_a_tool_reaches_the_output(report: Report, name: str) -> None:
-    text = renderer(name)(report)
+    text = renderer(name)(report, View())
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", text)
-    if name != "json":
-        assert not re.search(r"[\x80-\x9f\u202a-\u202e\ud800-\udfff]", text)
+    assert not re.search(r"[\x80-\x9f\u202a-\u202e\ud800-\udfff]", text)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_names_the_failed_checks(report: Report, name: str) -> None:
-    text = renderer(name)(report)
+    text = renderer(name)(report, View())
     assert "A-FAIL" in text
     assert "B-WARN" in text
 
 
 def test_json_is_the_report(report: Report) -> None:
-    found = json.loads(renderer("json")(report))
+    found = json.loads(renderer("json")(report, View()))
     assert found["schema"] == {"name": "epctl.doctor", "version": 1}
     assert found["source"] == "sample"
     assert [entry["id"] for entry in found["findings"]] == ["A-FAIL", "B-WARN", "D-UNKNOWN", "C-GOOD", "E-SKIPPED"]
     assert found["summary"] == {
+        "failed": 2,
+        "blind": [],
         "fail": 1,
         "warn": 1,
         "info": 0,
@@ -76,33 +78,33 @@ def test_json_is_the_report(report: Report) -> None:
         "unknown": 1,
         "verdict": "failed",
     }
-    assert {"rung", "state", "gate", "fix"} == set(found["ladder"][0])
+    assert {"rung", "state", "gate", "fix", "applies"} == set(found["ladder"][0])
     assert {"id", "area", "severity", "status", "title", "evidence", "fix", "reference"} <= set(found["findings"][0])
 
 
 def test_junit_counts_failures_and_skips(report: Report) -> None:
-    suite = ET.fromstring(renderer("junit")(report)).find("testsuite")  # noqa: S314 - our own output
+    suite = ET.fromstring(renderer("junit")(report, View())).find("testsuite")  # noqa: S314 - our own output
     assert suite is not None
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "1", "2")
     assert [case.get("name") for case in suite if case.find("failure") is not None] == ["A-FAIL"]
 
 
 def test_prometheus_lines_follow_the_text_format(report: Report) -> None:
-    for line in renderer("prometheus")(report).splitlines():
+    for line in renderer("prometheus")(report, View()).splitlines():
         assert re.fullmatch(
             r"# (HELP|TYPE) [a-z_]+ .+|[a-z_]+\{([a-z_]+=\"(?:[^\"\\]|\\.)*\",?)+\} -?[0-9.e+]+", line
         ), line
 
 
 def test_nagios_has_one_status_line_and_performance_data(report: Report) -> None:
-    first = renderer("nagios")(report).splitlines()[0]
+    first = renderer("nagios")(report, View()).splitlines()[0]
     assert first.startswith("EPCTL CRITICAL (SAMPLE): node")
     assert first.count("|") == 1 + "node |x|".count("|")
     assert "fail=1 warn=1 passed=1 unknown=1" in first
 
 
 def test_text_fits_80_columns_and_marks_a_sample(report: Report) -> None:
-    text = renderer("text")(report)
+    text = renderer("text")(report, View())
     assert max(map(len, (line for line in text.splitlines() if not line.startswith(("  see ", "   $ "))))) <= 80
     assert "SAMPLE unit-test" in text
     assert text.index("FAIL A-FAIL") < text.index("WARN B-WARN") < text.index("Could not be read")
@@ -129,13 +131,13 @@ def test_the_fix_script_runs_nothing(report: Report) -> None:
 )
 def test_exit_codes_are_those_of_the_conventions(severities: tuple[str, ...], strict: bool, code: int) -> None:
     checks = [check(f"X-{i}", severity, bad("seen")) for i, severity in enumerate(severities)]
-    assert examine(ib_node(), [*checks, check("OK", "fail", good("fine"))]).exit_code(strict=strict) == code
+    assert exit_code(examine(ib_node(), [*checks, check("OK", "fail", good("fine"))]).summary, strict=strict) == code
 
 
 def test_a_node_of_which_nothing_could_be_read_is_not_called_healthy() -> None:
     report = examine(ib_node(), [check("X", "fail", unread("all", Absent("permission"))), check("Y", "fail")])
     assert report.summary.verdict == "not_measured"
-    assert report.exit_code(strict=False) == 4
+    assert exit_code(report.summary, strict=False) == 4
 
 
 def test_a_check_with_a_bug_is_unknown_and_says_so() -> None:

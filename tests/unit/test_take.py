@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -99,6 +100,45 @@ def test_a_tool_past_its_limit_is_killed_with_its_children(tmp_path: Path) -> No
     assert isinstance(found, Absent)
     assert found.absent == "timed_out"
     assert time.monotonic() - begin < 10
+
+
+def script(path: Path, body: str) -> str:
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_tool_that_hung_once_is_not_waited_for_again(tmp_path: Path) -> None:
+    source = LiveSource()
+    tool = script(tmp_path / "hangs", "sleep 60\n")
+    source.run(tool, timeout_s=0.2)
+    begin = time.monotonic()
+    found = source.run(tool, "other", timeout_s=5.0)
+    assert time.monotonic() - begin < 0.2
+    assert isinstance(found, Absent)
+    assert "not asked again" in found.detail
+
+
+def test_a_tool_that_prints_without_end_is_stopped_before_memory_is_full(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    found = LiveSource().run(script(tmp_path / "floods", "exec yes\n"), timeout_s=30.0)
+    assert isinstance(found, Absent)
+    assert "printed more" in found.detail
+    assert time.monotonic() - begin < 20
+
+
+def test_a_descendant_that_holds_the_pipe_open_is_not_waited_for_and_does_not_survive(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    found = LiveSource().run(script(tmp_path / "daemon", "echo fine\nsleep 47.11 &\n"), timeout_s=20.0)
+    assert isinstance(found, Output)
+    assert found.stdout == b"fine\n"
+    assert time.monotonic() - begin < 5
+    time.sleep(0.2)
+    running = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            running.append(path.read_bytes())
+    assert not any(b"47.11" in line for line in running)
 
 
 def test_arguments_never_reach_a_shell() -> None:

@@ -9,11 +9,17 @@ from hypothesis import strategies as st
 
 from epctl.core.capability import capabilities
 from epctl.core.context import Context
-from epctl.core.fact import Absent
+from epctl.core.fact import Absent, value_or
+from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.host import PciFunction
-from epctl.core.snapshot.rdma import NetDev
-from epctl.core.views import nics, pcie, versions
-from tests.support.nodes import edit, efa_node, env, ib_node, nic, roce_node
+from epctl.core.snapshot.rdma import NetDev, Port, RdmaDevice
+from epctl.core.views import gin, nics, pcie, versions
+from tests.support.cases import run
+from tests.support.nodes import edit, efa_node, env, gb200_node, ib_node, nic, roce_node
+
+PORT = value_or(nic(0, "Ethernet", 200.0).ports, ())[0]
+assert isinstance(PORT, Port)
+ROCE_CHECKS = ("ROCE-GID-EMPTY", "ROCE-MTU-SMALL", "ATOMIC-LOST-CQE-HANG", "PERF-ROCE-PATH-SPREAD", "ROCE-GDAKI-TC")
 
 
 def labels(found: tuple[nics.Nic, ...]) -> list[str]:
@@ -58,6 +64,75 @@ def test_a_port_that_is_down_is_missed_only_beside_sisters_that_are_up() -> None
     assert labels(nics.fabric(Context(node))) == [f"mlx5_{i}" for i in range(8)]
 
 
+def with_cards(node: Snapshot, *cards: RdmaDevice) -> Snapshot:
+    assert isinstance(node.rdma.devices, tuple)
+    return edit(node, "rdma.devices", (*node.rdma.devices, *cards))
+
+
+BLUEFIELD = msgspec.structs.replace(
+    nic(9, "Ethernet", 200.0), name="mlx5_bf", ca_type="MT41692", board_id="MT_0000001093", netdevs=("eno1",)
+)
+BRIDGES = tuple(
+    msgspec.structs.replace(nic(i), name=f"mlx5_z{i}", pci=f"0000:0{i}:00.0", board_id="MT_0000001244")
+    for i in range(4)
+)
+"""The ways to the NVSwitches of an HGX B200: InfiniBand ports of ConnectX-7, active at 400 Gb/s."""
+
+
+@pytest.mark.parametrize("num_front", [1, 2])
+def test_a_front_end_card_of_another_layer_carries_no_ep_traffic_however_fast(num_front: int) -> None:
+    fronts = [msgspec.structs.replace(BLUEFIELD, name=f"mlx5_bf{i}") for i in range(num_front)]
+    node = with_cards(ib_node(), *fronts)
+    assert labels(nics.fabric(Context(node))) == [f"mlx5_{i}" for i in range(8)]
+    faster = edit(edit(node, "rdma.devices.8.ports.0.rate_gbps", 400.0), "rdma.devices.0.ports.0.rate_gbps", 200.0)
+    assert labels(nics.fabric(Context(faster))) == [f"mlx5_{i}" for i in range(8)]
+
+
+def test_a_front_end_card_of_the_same_layer_is_known_by_the_default_route() -> None:
+    node = with_cards(roce_node(), BLUEFIELD)
+    assert labels(nics.fabric(Context(node))) == [f"mlx5_{i}" for i in range(8)]
+    assert "mlx5_bf" in labels(nics.fabric(Context(edit(node, "rdma.netdevs.0.default_route", False))))
+
+
+def test_one_flat_network_is_the_fabric_although_it_has_the_default_route() -> None:
+    node = edit(roce_node(), "rdma.netdevs.*.default_route", True)
+    assert len(nics.fabric(Context(node))) == 8
+
+
+def test_as_many_fast_ports_of_either_layer_leave_it_open() -> None:
+    node = edit(ib_node(), "rdma.devices", tuple(nic(i, "InfiniBand" if i < 4 else "Ethernet") for i in range(8)))
+    assert len(nics.fabric(Context(node))) == 8
+
+
+def test_a_mixed_node_has_no_finding_about_its_front_end_card() -> None:
+    front = msgspec.structs.replace(BLUEFIELD, ports=(msgspec.structs.replace(PORT, active_mtu=1024, gids=()),))
+    node = with_cards(ib_node(), front)
+    found = {name: run(name, edit(node, "software.nccl_effective", "2.30.4")).status for name in ROCE_CHECKS}
+    assert found == dict.fromkeys(ROCE_CHECKS, "skipped")
+
+
+def test_the_way_to_the_nvswitches_is_no_network_adapter() -> None:
+    marked = tuple(msgspec.structs.replace(device, manages_nvswitch=True) for device in BRIDGES)
+    node = edit(with_cards(ib_node(), *marked), "rdma.devices.8.ports.0.state", "DOWN")
+    names = [f"mlx5_{i}" for i in range(8)]
+    assert [device.name for device in nics.devices(node)] == names
+    assert labels(nics.ports(node)) == labels(nics.fabric(Context(node))) == names
+    assert len(nics.every_device(node)) == 12
+
+
+def test_efa_beside_the_way_to_the_nvswitches_is_efa_alone() -> None:
+    """AWS P6-B200: NCCL_IB_DISABLE=1 is usual there."""
+    marked = tuple(msgspec.structs.replace(device, manages_nvswitch=True) for device in BRIDGES)
+    node = env(with_cards(efa_node(), *marked), NCCL_IB_DISABLE="1", NCCL_IB_HCA="mlx5_0")
+    assert run("ENV-IB-DISABLED", node, ("efa",)).status == "passed"
+    assert run("ENV-EFA-IBVARS", node, ("efa",)).status == "failed", "it is not skipped for a mix of adapters"
+
+
+def test_without_root_the_way_to_the_nvswitches_is_told_by_its_layer() -> None:
+    unread = tuple(msgspec.structs.replace(device, manages_nvswitch=Absent("permission")) for device in BRIDGES)
+    assert len(nics.fabric(Context(with_cards(roce_node(), *unread)))) == 8
+
+
 def test_the_hca_list_decides_when_it_is_set() -> None:
     assert labels(nics.fabric(Context(env(ib_node(), NCCL_IB_HCA="^mlx5_1")))) == [
         "mlx5_0",
@@ -73,6 +148,19 @@ def test_a_bond_counts_all_its_members() -> None:
     assert capabilities(Context(node)).gpus[0].rdma_nominal_gbps == 400.0
 
 
+def test_a_cluster_uuid_of_an_hgx_board_joins_no_nodes() -> None:
+    """HGX H100 reports one, too (meta-pytorch/torchcomms#1315): two of them are joined by the network alone."""
+    hgx = edit(ib_node(), "gpu.gpus.*.fabric_cluster_uuid", "12" * 16)
+    assert not gin.one_nvlink_domain(Context(hgx, num_nodes=2))
+    assert gin.one_nvlink_domain(Context(hgx, num_nodes=1))
+    assert gin.one_nvlink_domain(Context(gb200_node(), num_nodes=18))
+    assert not gin.one_nvlink_domain(Context(gb200_node(), num_nodes=19))
+    assert run("ENV-GIN-DISABLED", env(hgx, EP_DISABLE_GIN="1"), num_nodes=2).status == "failed"
+    no_nic = edit(env(hgx, EP_DISABLE_GIN="1"), "rdma.devices", ())
+    assert run("PROFILE-NO-RDMA", no_nic, num_nodes=2).status == "failed"
+    assert run("GIN-TYPE-NONE", no_nic, num_nodes=2).severity == "fail"
+
+
 def test_two_ports_of_one_card_add_up_and_share_its_slot() -> None:
     port = nic(0).ports
     assert isinstance(port, tuple)
@@ -81,6 +169,36 @@ def test_two_ports_of_one_card_add_up_and_share_its_slot() -> None:
     assert links.nics == ("mlx5_0", "mlx5_0/2")
     assert links.rdma_nominal_gbps == 800.0
     assert links.rdma_usable_gbps == round(32 * 16 * 128 / 130, 3)
+
+
+def dual_port(node: Snapshot) -> Snapshot:
+    """Card 0 as two PCI functions with an RDMA device each, as mlx5 makes them."""
+    second = msgspec.structs.replace(nic(0), name="mlx5_0b", pci="0000:19:00.1")
+    node = with_cards(node, second)
+    functions = node.pcie.functions
+    assert isinstance(functions, tuple)
+    twin = next(entry for entry in functions if entry.pci == "0000:19:00.0")
+    return edit(node, "pcie.functions", (*functions, msgspec.structs.replace(twin, pci="0000:19:00.1")))
+
+
+def test_two_functions_of_one_card_share_its_slot() -> None:
+    links = capabilities(Context(dual_port(ib_node()))).gpus[0]
+    assert links.nics == ("mlx5_0", "mlx5_0b")
+    assert (links.rdma_nominal_gbps, links.rdma_usable_gbps) == (800.0, round(32 * 16 * 128 / 130, 3))
+
+
+def test_the_slots_of_a_virtual_machine_limit_nothing() -> None:
+    links = capabilities(Context(edit(dual_port(ib_node()), "host.virtualization", "kvm"))).gpus[0]
+    assert links.rdma_usable_gbps == 800.0
+
+
+@pytest.mark.parametrize(
+    ("gts", "width", "usable"),
+    [(2.5, 16, 32.0), (5.0, 8, 32.0), (8.0, 16, 126.031), (16.0, 16, 252.062), (32.0, 8, 252.062), (64.0, 8, 472.0)],
+)
+def test_each_generation_of_pcie_has_its_encoding(gts: float, width: int, usable: float) -> None:
+    node = edit(edit(dual_port(ib_node()), "pcie.functions.*.speed_gts", gts), "pcie.functions.*.width", width)
+    assert capabilities(Context(node)).gpus[0].rdma_usable_gbps == usable
 
 
 def test_gpus_that_share_a_nic_get_their_share_of_it() -> None:
@@ -118,6 +236,26 @@ def test_nvlink_bandwidth_is_that_of_the_active_links() -> None:
 def test_atomics_are_fast_on_connectx_8_or_newer(ca_type: str, cap: str, expected: str) -> None:
     node = edit(edit(ib_node(), "rdma.devices.*.ca_type", ca_type), "rdma.devices.*.atomic_cap", cap)
     assert capabilities(Context(node)).atomics == expected
+
+
+def test_an_mlx5_adapter_of_unknown_type_is_not_called_plain() -> None:
+    node = edit(ib_node(), "rdma.devices.*.ca_type", Absent("not_found"))
+    assert isinstance(capabilities(Context(node)).atomics, Absent)
+    assert capabilities(Context(edit(node, "rdma.devices.*.driver", "bnxt_re"))).atomics == "plain"
+    assert capabilities(Context(edit(node, "rdma.devices.*.atomic_cap", "ATOMIC_NONE"))).atomics == "none"
+
+
+def test_the_pci_atomic_mode_is_told_beside_the_kind_of_atomics() -> None:
+    node = ib_node()
+    assert capabilities(Context(node)).pci_atomic_mode == "PCI_ATOMIC_MODE 4"
+    mixed = edit(
+        edit(node, "rdma.devices.2.pci_atomic_mode", 0), "rdma.devices.3.pci_atomic_mode", Absent("permission")
+    )
+    told = capabilities(Context(mixed)).pci_atomic_mode
+    assert told.startswith("PCI_ATOMIC_MODE 0 (mlx5_2), 4 (mlx5_0 mlx5_1 mlx5_4")
+    assert (
+        capabilities(Context(edit(node, "rdma.devices.*.pci_atomic_mode", Absent("permission")))).pci_atomic_mode == ""
+    )
 
 
 def test_the_weakest_adapter_in_use_decides_about_atomics() -> None:

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+from msgspec import Struct
+
 from epctl.core.doctor import Report
 
+
+class View(Struct, frozen=True):
+    """How a report is looked at. `terminal`: it goes to one, so colours and its width are welcome. `verbose`: also what passed,
+    with its evidence, and why checks were skipped."""
+
+    terminal: bool = False
+    verbose: bool = False
+
+
+Renderer = Callable[[Report, View], str]
 FORMATS: dict[str, str] = {
     "text": "epctl.core.render.text:render",
     "json": "epctl.core.render.data:json",
@@ -18,8 +30,8 @@ FORMATS: dict[str, str] = {
 """Format of a doctor's report → module and function; imported when asked for."""
 
 
-def renderer(name: str) -> Callable[[Report], str]:
+def renderer(name: str) -> Renderer:
     """The function that renders a report in the format `name` (a key of FORMATS)."""
     module, function = FORMATS[name].split(":")
-    found: Callable[[Report], str] = getattr(import_module(module), function)
+    found: Renderer = getattr(import_module(module), function)
     return found

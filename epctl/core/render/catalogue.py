@@ -5,7 +5,7 @@ from __future__ import annotations
 from epctl.core.check import AREAS, Check, registered
 from epctl.core.errors import EpctlError
 from epctl.core.jsontext import dump
-from epctl.core.profile import profiles
+from epctl.core.profile import Profile, profiles
 
 
 def listing(format: str) -> str:  # noqa: A002
@@ -28,28 +28,36 @@ def listing(format: str) -> str:  # noqa: A002
 
 
 def explanation(id: str, format: str) -> str:  # noqa: A002
-    """One check in full. Raises EpctlError for an id that is none."""
-    checks = registered()
+    """One check or one profile in full. Raises EpctlError for an id that is neither."""
+    checks, consumers = registered(), profiles()
+    if id.lower() in consumers:
+        return _profile(consumers[id.lower()], format)
     if id.upper() not in checks:
         from difflib import get_close_matches
 
-        near = ", ".join(get_close_matches(id.upper(), checks, 3)) or "none"
-        raise EpctlError(f"there is no check {id!r}", f"near it: {near}", "see `epctl doctor --list`")
+        near = (
+            ", ".join(get_close_matches(id.upper(), checks, 3) or get_close_matches(id.lower(), consumers, 3)) or "none"
+        )
+        raise EpctlError(f"there is no check or profile {id!r}", f"near it: {near}", "see `epctl doctor --list`")
     one = checks[id.upper()]
     if format == "json":
         return dump(_facts(one)).decode()
-    import textwrap
-
     rows = {
         "area": AREAS[one.area],
         "severity": one.severity,
         "needs": ", ".join(need.name for need in one.needs) or "nothing",
         "why": one.why,
         "fix": one.fix,
-        **{f"${i}" if i else "$": line for i, line in enumerate(one.commands)},
         "see": one.reference,
     }
-    body = (
+    commands = [f"  {'commands' if i == 0 else '':9}{line}" for i, line in enumerate(one.commands)]
+    return "\n".join([f"{one.id}: {one.title}", *_rows(rows), *commands]) + "\n"
+
+
+def _rows(rows: dict[str, str]) -> list[str]:
+    import textwrap
+
+    return [
         textwrap.fill(
             value,
             78,
@@ -59,8 +67,22 @@ def explanation(id: str, format: str) -> str:  # noqa: A002
             break_on_hyphens=False,
         )
         for key, value in rows.items()
-    )
-    return "\n".join([f"{one.id}: {one.title}", *body]) + "\n"
+        if value
+    ]
+
+
+def _profile(profile: Profile, format: str) -> str:  # noqa: A002
+    if format == "json":
+        return dump(profile).decode()
+    rows = {
+        "floors": ", ".join(f"{name} {floor}" for name, floor in profile.floors.items()),
+        "requires": ", ".join(word.replace("_", " ") for word in profile.requires),
+        **{f"not {setting}": why for setting, why in profile.forbids.items()},
+        **{f"with {setting}": why for setting, why in profile.needs_env.items()},
+        "source": profile.source,
+    }
+    notes = [line for note in profile.notes for line in _rows({"note": note})]
+    return "\n".join([f"{profile.id}: {profile.title}", *_rows(rows), *notes]) + "\n"
 
 
 def _facts(one: Check) -> dict[str, object]:

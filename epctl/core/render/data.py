@@ -7,18 +7,22 @@ import xml.etree.ElementTree as ET
 from epctl.core.check import AREAS, Finding
 from epctl.core.doctor import Report
 from epctl.core.jsontext import dump
+from epctl.core.render import View
 from epctl.core.render.safe import plain
 
 
-def json(report: Report) -> str:
+def json(report: Report, _: View) -> str:
     """The report itself; its `schema` names the format."""
     return dump(report).decode()
 
 
-def junit(report: Report) -> str:
+def junit(report: Report, _: View) -> str:
     """One test suite per area. A failed check of severity fail is a failure; warn and info pass with the text in system-out;
     unknown and skipped are skipped, with the reason."""
     root = ET.Element("testsuites", name=f"epctl doctor {plain(report.host)}")
+    properties = ET.SubElement(root, "properties")
+    for name, value in (("source", report.source), ("origin", report.origin.name), ("verdict", report.summary.verdict)):
+        ET.SubElement(properties, "property", name=name, value=plain(value))
     for area, title in AREAS.items():
         mine = [finding for finding in report.findings if finding.area == area]
         if mine:
@@ -53,6 +57,7 @@ def _fails(finding: Finding) -> bool:
 
 
 _HELP = {
+    "epctl_doctor_info": "Where the facts come from: live, recorded, or a packaged sample (not a machine of yours).",
     "epctl_doctor_findings": "Failed checks by severity.",
     "epctl_doctor_checks": "Checks by status.",
     "epctl_doctor_check_failed": "1 for a check that failed, 0 for one that passed; checks that saw nothing are absent.",
@@ -62,11 +67,13 @@ _HELP = {
 }
 
 
-def prometheus(report: Report) -> str:
+def prometheus(report: Report, _: View) -> str:
     """For the text-file collector of node_exporter."""
     host = _label(report.host)
     rows: dict[str, list[str]] = {name: [] for name in _HELP}
     summary = report.summary
+    origin = f'source="{report.source}",origin="{_label(report.origin.name)}",verdict="{summary.verdict}"'
+    rows["epctl_doctor_info"].append(f'{{host="{host}",{origin}}} 1')
     for severity in ("fail", "warn", "info"):
         rows["epctl_doctor_findings"].append(f'{{host="{host}",severity="{severity}"}} {getattr(summary, severity)}')
     for status in ("passed", "skipped", "unknown"):
@@ -96,11 +103,18 @@ def _label(text: str) -> str:
     return plain(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
-NAGIOS = {"failed": "CRITICAL", "warnings": "WARNING", "not_measured": "UNKNOWN", "healthy": "OK"}
+NAGIOS = {
+    "failed": "CRITICAL",
+    "warnings": "WARNING",
+    "incomplete": "UNKNOWN",
+    "not_measured": "UNKNOWN",
+    "healthy": "OK",
+    "not_applicable": "OK",
+}
 """Verdict → the word of the Nagios plugin guidelines. The exit code stays epctl's own."""
 
 
-def nagios(report: Report) -> str:
+def nagios(report: Report, _: View) -> str:
     """One status line with performance data, then one line a failed check."""
     summary = report.summary
     wrong = [finding for finding in report.findings if finding.status == "failed" and finding.severity != "info"]

@@ -7,13 +7,14 @@ import re
 from epctl.core.check import Finding
 from epctl.core.doctor import COUNTS, Report, area_counts
 from epctl.core.fact import Absent
+from epctl.core.render import View
 from epctl.core.render.safe import plain
 
 MARKS = {"yes": "yes", "no": "**no**", "unknown": "unknown"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
-def render(report: Report) -> str:
+def render(report: Report, _: View) -> str:
     """Head, ladder, links per GPU, findings with evidence and fix, counts by area."""
     parts = [_head(report), _ladder(report), _gpus(report), _findings(report), _areas(report)]
     return "\n\n".join(part for part in parts if part) + "\n"

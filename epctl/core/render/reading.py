@@ -25,6 +25,13 @@ def render(tool: str, reading: Any, format: str) -> str:  # noqa: A002, ANN401
     return "\n".join(lines) + "\n"
 
 
+def listing(tools: dict[str, str], format: str) -> str:  # noqa: A002
+    """The readers and the commands whose text they read."""
+    if format == "json":
+        return dump({"schema": {"name": "epctl.readers", "version": 1}, "readers": tools}).decode()
+    return "".join(f"{name:16} {command}\n" for name, command in tools.items())
+
+
 def _tree(thing: Any, depth: int) -> Iterator[str]:  # noqa: ANN401
     pad = "  " * depth
     pairs = thing.items() if isinstance(thing, dict) else enumerate(thing)

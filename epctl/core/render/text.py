@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from epctl.core.check import Finding
 from epctl.core.doctor import COUNTS, Report, area_counts
 from epctl.core.fact import Absent
+from epctl.core.ladder import first_missing
+from epctl.core.render import View
 from epctl.core.render.safe import plain
 
 if TYPE_CHECKING:
@@ -26,21 +27,17 @@ NARROW = 80
 GLANCE = ("GPU", "NUMA", "NVLinks", "GB/s", "NIC", "path", "Gb/s", "usable")
 
 
-def render(report: Report) -> str:
-    """The report as text; with colours when standard output is a terminal and NO_COLOR is not set."""
+def render(report: Report, view: View) -> str:
+    """The report as text; with colours on a terminal where NO_COLOR is not set. 80 columns in a log, or as COLUMNS says."""
     from rich.console import Console
 
-    terminal = sys.stdout.isatty()
-    width = (
-        int(columns)
-        if (columns := os.environ.get("COLUMNS", "")).isascii() and columns.isdigit() and 20 <= int(columns) <= 500
-        else None
-    )
+    columns = os.environ.get("COLUMNS", "")
+    asked = int(columns) if columns.isascii() and columns.isdigit() and 20 <= int(columns[:4]) <= 500 else None
     console = Console(
         file=io.StringIO(),
-        force_terminal=terminal,
-        no_color=not terminal or bool(os.environ.get("NO_COLOR")),
-        width=width or (None if terminal else NARROW),
+        force_terminal=view.terminal,
+        no_color=not view.terminal or bool(os.environ.get("NO_COLOR")),
+        width=asked or (None if view.terminal else NARROW),
         highlight=False,
         markup=False,
         emoji=False,
@@ -50,7 +47,10 @@ def render(report: Report) -> str:
     _ladder(console, report)
     _areas(console, report)
     _findings(console, report)
-    _unknown(console, report)
+    _list(console, report, "unknown", "Could not be read ({}): not passed, not failed")
+    if view.verbose:
+        _list(console, report, "passed", "Passed ({})")
+        _list(console, report, "skipped", "Does not apply here ({})")
     _verdict(console, report)
     output = console.file
     assert isinstance(output, io.StringIO)  # noqa: S101 - for the type checker
@@ -67,7 +67,8 @@ def _head(console: Console, report: Report) -> None:
     else:
         redacted = ", redacted" if report.origin.redacted else ""
         name = f" from {plain(report.origin.name)}" if report.origin.name else ""
-        console.print(f"{report.source}{name}{redacted}, {plain(report.taken_at)}")
+        composed = ", composed by hand" if report.origin.hand_made else ""
+        console.print(f"{report.source}{name}{redacted}{composed}, {plain(report.taken_at)}")
     for profile in report.profiles:
         console.print(f"profile {profile.id}: {plain(profile.because)}")
     console.print()
@@ -108,7 +109,9 @@ def _glance(console: Console, report: Report) -> None:
                 _number(gpu.rdma_usable_gbps),
             )
         console.print(table)
-        console.print(f"RDMA atomics: {plain(str(report.capabilities.atomics))}")
+        found = report.capabilities
+        mode = f", {found.pci_atomic_mode}" if found.pci_atomic_mode else ""
+        console.print(f"RDMA atomics: {plain(f'{found.atomics}{mode}')}")
     console.print()
 
 
@@ -119,14 +122,14 @@ def _cell(text: str, style: str) -> Text:
 
 
 def _ladder(console: Console, report: Report) -> None:
-    console.print("What can run here", style="bold")
+    console.print("What can run here, by its gates (nothing of it was run)", style="bold")
     table = _table("", "", "")
     table.show_header = False
     for rung in report.ladder:
         word, style = MARK[rung.state]
         table.add_row(_cell(word, style), plain(rung.rung), plain(rung.gate))
     console.print(table)
-    first = next((rung for rung in report.ladder if rung.state != "yes"), None)
+    first = first_missing(report.ladder)
     if first is not None and first.fix:
         console.print(f"first missing: {plain(first.rung)}. {plain(first.fix)}")
     console.print()
@@ -177,30 +180,36 @@ def _finding(console: Console, finding: Finding) -> None:
     console.print()
 
 
-def _unknown(console: Console, report: Report) -> None:
-    unknown = [finding for finding in report.findings if finding.status == "unknown"]
-    if not unknown:
+def _list(console: Console, report: Report, status: str, title: str) -> None:
+    found = [finding for finding in report.findings if finding.status == status]
+    if not found:
         return
-    console.print(f"Could not be read ({len(unknown)}): not passed, not failed", style="bold")
+    console.print(title.format(len(found)), style="bold")
     table = _table("", "")
     table.show_header = False
-    for finding in unknown:
+    table.columns[0].no_wrap = True
+    for finding in found:
         more = f" (and {len(finding.evidence) - 1} more)" if len(finding.evidence) > 1 else ""
         table.add_row(f"  {finding.id}", plain(finding.evidence[0] if finding.evidence else "") + more)
     console.print(table)
     console.print()
 
 
+VERDICTS = {
+    "failed": ("NOT READY", "bold red"),
+    "warnings": ("READY, with warnings", "bold yellow"),
+    "incomplete": ("NO FAULT FOUND, but not all was read: see above", "bold yellow"),
+    "not_measured": ("COULD NOT LOOK: what matters could not be read", "bold yellow"),
+    "healthy": ("HEALTHY", "bold green"),
+    "not_applicable": ("DOES NOT APPLY to this node", "bold"),
+}
+NO_GPU = ("NO NVIDIA GPU HERE", "bold red")
+
+
 def _verdict(console: Console, report: Report) -> None:
     summary = report.summary
     no_gpu = any(finding.id == "NODE-NO-GPU" and finding.status == "failed" for finding in report.findings)
-    words = {
-        "failed": ("NO NVIDIA GPU HERE" if no_gpu else "NOT READY", "bold red"),
-        "warnings": ("READY, with warnings", "bold yellow"),
-        "not_measured": ("COULD NOT LOOK: nothing that matters could be read", "bold yellow"),
-        "healthy": ("HEALTHY", "bold green"),
-    }
-    text, style = words[summary.verdict]
+    text, style = NO_GPU if no_gpu and summary.fail == 1 else VERDICTS[summary.verdict]
     console.print(text, style=style)
     console.print(
         f"{summary.fail} failed, {summary.warn} warnings, {summary.info} notes, {summary.passed} passed, "

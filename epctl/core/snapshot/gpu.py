@@ -115,6 +115,10 @@ class Service(Struct, frozen=True):
 
     name: str
     state: Fact[str] = NOT_READ
+    load: Fact[str] = NOT_READ
+    """systemd's word for its unit: loaded, masked, not-found."""
+    running: Fact[bool] = NOT_READ
+    """A process of that name runs in this PID namespace, whoever started it (systemd, or a container of this host)."""
 
 
 class Xid(Struct, frozen=True):
@@ -170,6 +174,8 @@ class Driver(Struct, frozen=True):
     """Cells of its matrix other than C, as `A-B: I`."""
     xids: Fact[tuple[Xid, ...]] = NOT_READ
     kernel_log: Fact[tuple[LogLine, ...]] = NOT_READ
+    imex_nodes_file: Fact[bool] = NOT_READ
+    """/etc/nvidia-imex/nodes_config.cfg is there: somebody set IMEX up to run as a service of this host."""
 
 
 class GpuArea(Struct, frozen=True):

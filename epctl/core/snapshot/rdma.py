@@ -72,6 +72,9 @@ class RdmaDevice(Struct, frozen=True):
     netdevs: Fact[tuple[str, ...]] = NOT_READ
     """Interfaces below the device's PCI function in this network namespace."""
     ports: Fact[tuple[Port, ...]] = NOT_READ
+    manages_nvswitch: Fact[bool] = NOT_READ
+    """A function of the ConnectX-7 bridge of HGX B200 and B300 boards, the fabric manager's way to the NVSwitches and no network
+    adapter: its vital product data hold SMDL=SW_MNG. Only root may read them, and they are read of such a chip alone."""
 
 
 class NetDev(Struct, frozen=True):

@@ -113,6 +113,11 @@ class DeepEp(Struct, frozen=True):
     """Symbols nccl* it imports that the libnccl in use does not export."""
     needed_missing: Fact[tuple[str, ...]] = NOT_READ
     """Libraries in its ELF header that are not found."""
+    release: Fact[str] = NOT_READ
+    """Release of DeepEP that its sources are of (`__version__`; 1 where it has the layout of the first generation). Distributions
+    of other names count their own versions: sgl-deep-ep 0.1.0 is a DeepEP 1, 0.1.2 a DeepEP 2.1."""
+    warp_get: Fact[bool] = NOT_READ
+    """Its Engram kernels ask for ncclGinOptFlagsWarpGet."""
 
 
 class SoftwareArea(Struct, frozen=True):
@@ -134,6 +139,12 @@ class SoftwareArea(Struct, frozen=True):
     nccl_effective_path: Fact[str] = NOT_READ
     nccl_headers: Fact[str] = NOT_READ
     """NCCL version of the headers beside that library."""
+    nccl_gin_get: Fact[bool] = NOT_READ
+    """The device headers beside that library declare GIN's `get` (include/nccl_device/gin.h)."""
+    nccl_gin_warp_get: Fact[bool] = NOT_READ
+    """They define ncclGinOptFlagsWarpGet, too; those of NCCL's wheels up to 2.32.3 do not."""
+    nccl_genk: Fact[bool] = NOT_READ
+    """That library knows NCCL_SYM_GENK_ENABLE: it was built with SYM_GENK."""
     nvshmem: Fact[tuple[SharedLibrary, ...]] = NOT_READ
     net_plugins: Fact[tuple[NetPlugin, ...]] = NOT_READ
     roots: tuple[Root, ...] = ()

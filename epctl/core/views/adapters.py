@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from epctl.core.context import Context
 from epctl.core.fact import value_or
-from epctl.core.snapshot import Snapshot
 from epctl.core.views import nics
 from epctl.core.views.nics import Nic
 
@@ -42,11 +41,6 @@ def not_wired(nic: Nic, every: tuple[Nic, ...]) -> bool:
     return beside and not any(other.active and position(other) == position(nic) for other in same)
 
 
-def holds_default_route(nic: Nic, node: Snapshot) -> bool:
-    """An interface of the adapter has the default route: it is (also) the way to the rest of the world."""
-    return any(entry.default_route is True for entry in nics.netdevs(nic, node))
-
-
 def sisters(context: Context) -> tuple[Nic, ...]:
     """Active ports of the fabric, and those of the same board that fell below half of its rate. Front-end ports are left out
     where there are others. Raises Unreadable."""
@@ -55,5 +49,5 @@ def sisters(context: Context) -> tuple[Nic, ...]:
     labels = {nic.label for nic in fabric}
     slow = [nic for nic in nics.selected(context) if nic.active and nic.label not in labels and nics.kind(nic) in kinds]
     every = (*fabric, *slow)
-    rest = tuple(nic for nic in every if not holds_default_route(nic, context.node))
+    rest = tuple(nic for nic in every if not nics.holds_default_route(nic, context.node))
     return rest or every

@@ -6,7 +6,7 @@ import re
 
 from epctl.core.fact import Absent, Fact, value_or
 from epctl.core.snapshot import Snapshot
-from epctl.core.snapshot.gpu import Gpu
+from epctl.core.snapshot.gpu import Gpu, Service
 
 FABRIC_MANAGER = "nvidia-fabricmanager"
 IMEX = "nvidia-imex"
@@ -17,9 +17,36 @@ _RACK_GPUS = re.compile(r"\b(GB200|GB300|GH200)\b")
 
 def service(node: Snapshot, name: str) -> Fact[str]:
     """systemd's word for a service of this node; absent when it was not asked for or could not be read."""
-    return next(
-        (entry.state for entry in node.gpu.driver.services if entry.name == name), Absent("not_read", f"service {name}")
-    )
+    return _entry(node, name).state
+
+
+def runs(node: Snapshot, name: str) -> Fact[bool]:
+    """Does the daemon run on this machine, whoever started it? True by its process or its unit, False when neither is there;
+    absent when processes could not be seen and the unit alone says no: it may run in a container of this host."""
+    entry = _entry(node, name)
+    if entry.running is True or entry.state == "active":
+        return True
+    return entry.state if isinstance(entry.state, Absent) and entry.running is not False else entry.running
+
+
+def load_state(node: Snapshot, name: str) -> str:
+    """systemd's word for the unit (loaded, masked, not-found), '' when it is not known."""
+    return value_or(_entry(node, name).load, "")
+
+
+def told(node: Snapshot, name: str) -> str:
+    """`nvidia-imex is inactive, masked (systemd); no such process`, for evidence."""
+    entry = _entry(node, name)
+    words = f"{name} is {value_or(entry.state, 'of unknown state')}"
+    words += {"masked": ", masked", "not-found": ", not installed"}.get(load_state(node, name), "") + " (systemd)"
+    if isinstance(entry.running, bool):
+        words += "; its process runs" if entry.running else "; no process of it runs"
+    return words
+
+
+def _entry(node: Snapshot, name: str) -> Service:
+    missing = Absent("not_read", f"service {name}")
+    return next((entry for entry in node.gpu.driver.services if entry.name == name), Service(name, missing))
 
 
 def rack_scale(node: Snapshot) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from epctl.core.check import Need
 from epctl.core.context import Context
-from epctl.core.fact import Absent, Unreadable, known, value_or
+from epctl.core.fact import Absent, Unreadable, known
 from epctl.core.profile import Profile
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.views import gdr, needs, nics, pcie, plugins, versions
+from epctl.core.views import fabric, gdr, gin_efa, libraries, needs, nics, pcie, plugins, versions
 from epctl.core.views.gates import Gate
 from epctl.core.views.settings import is_off, is_on, number, setting, told
 
@@ -32,10 +32,9 @@ def is_installed(context: Context, profile: Profile) -> bool:
     """The library of a profile is on this node. False: the profile is in force for a plan, or because nothing else is.
     Profiles without a distribution (drivers, settings) are here by nature."""
     names = {re.split(r"[^A-Za-z0-9_.-]", text, maxsplit=1)[0].lower() for text in profile.detect.distributions}
-    installed = context.node.software.distributions
-    if not names or isinstance(installed, Absent):
+    if not names or isinstance(context.node.software.distributions, Absent):
         return True
-    return any(entry.name in names for entry in installed)
+    return bool(names & set(context.distributions))
 
 
 def needed(context: Context) -> bool:
@@ -69,8 +68,7 @@ def one_nvlink_domain(context: Context) -> bool:
     if context.num_nodes == 1:
         return True
     gpus = pcie.gpus(context.node)
-    in_rack = any(value_or(gpu.fabric_cluster_uuid, "").strip("0-") for gpu in gpus)
-    return in_rack and context.num_nodes * len(gpus) <= NVL72_GPUS
+    return fabric.is_mnnvl(context.node) and context.num_nodes * len(gpus) <= NVL72_GPUS
 
 
 def active_ports(context: Context) -> tuple[nics.Nic, ...]:
@@ -105,7 +103,9 @@ def _tell(name: str, look: Look, context: Context) -> Gate:
 
 
 def _nccl(context: Context) -> Gate:
-    found = known(context.node.software.nccl_effective, "version of the NCCL in use")
+    found = libraries.nccl(context)
+    if not found:
+        return Gate("NCCL", "closed", "no NCCL is installed", f"Install an nvidia-nccl wheel, {FIRST_NCCL} or newer.")
     if versions.below(found, FIRST_NCCL):
         return Gate(
             "NCCL", "closed", f"NCCL {found} has no GIN, {FIRST_NCCL} has", "Install a newer nvidia-nccl wheel."
@@ -197,4 +197,5 @@ GATES: dict[str, Look] = {
     "GPUDirect path": _gdr,
     "GPUDirect for cuMem memory": _attribute,
     "compute capability": _capability,
+    "GIN over EFA": gin_efa.gate,
 }

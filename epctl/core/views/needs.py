@@ -29,6 +29,8 @@ def has_gpu(node: Snapshot) -> bool:
         return True
     if isinstance(node.pcie.functions, Absent) and isinstance(node.gpu.gpus, tuple):
         return bool(node.gpu.gpus)
+    if isinstance(node.pcie.functions, Absent) and node.pcie.functions.absent == "not_read" and node.origin.kind == "recorded":
+        return True  # raw outputs without a PCI tree: nobody sends those of a machine without GPUs
     return bool(gpu_functions(node))
 
 
@@ -154,21 +156,21 @@ def wants(feature: str) -> Need:
     def test(context: Context) -> str:
         return "" if context.wants(feature) else f"no library in use here asks for {feature.replace('_', ' ')}"
 
-    return Need(f"wants:{feature}", test)
+    return Need(f"a library that asks for {feature.replace('_', ' ')}", test)
 
 
-GPU = Need("gpu", _gpu)
-NVML = Need("nvml", _nvml)
-SEVERAL_GPUS = Need("several_gpus", _several_gpus)
-NVSWITCH = Need("nvswitch", _nvswitch)
+GPU = Need("an NVIDIA GPU", _gpu)
+NVML = Need("a GPU that NVML lists", _nvml)
+SEVERAL_GPUS = Need("several GPUs", _several_gpus)
+NVSWITCH = Need("NVSwitch", _nvswitch)
 MNNVL = Need("mnnvl", _mnnvl)
-RDMA = Need("rdma", _rdma)
-ROCE = Need("roce", _roce)
-IB = Need("ib", _ib)
-EFA = Need("efa", _efa)
+RDMA = Need("an RDMA device", _rdma)
+ROCE = Need("a RoCE port", _roce)
+IB = Need("an InfiniBand port", _ib)
+EFA = Need("an EFA device", _efa)
 VERBS = Need("verbs", _verbs)
 MLX5 = Need("mlx5", _mlx5)
-BARE_METAL = Need("bare_metal", _bare_metal)
-CONTAINER = Need("container", _container)
+BARE_METAL = Need("bare metal", _bare_metal)
+CONTAINER = Need("a container", _container)
 JOB_LOG = Need("job_log", _job_log)
 """Needs no GPU: a log is often read on another machine than the one that failed."""

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from epctl.core.context import Context
-from epctl.core.fact import Fact, known, value_or
+from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.rdma import Gid, NetDev, Port, RdmaDevice
 
@@ -44,9 +44,14 @@ class Nic(Struct, frozen=True):
         return self.port.link_layer == "InfiniBand"
 
 
-def devices(node: Snapshot) -> tuple[RdmaDevice, ...]:
-    """RDMA devices; raises Unreadable when /sys/class/infiniband could not be read."""
+def every_device(node: Snapshot) -> tuple[RdmaDevice, ...]:
+    """All RDMA devices, the way to the NVSwitches included; raises Unreadable when /sys/class/infiniband could not be read."""
     return known(node.rdma.devices, "RDMA devices (/sys/class/infiniband)")
+
+
+def devices(node: Snapshot) -> tuple[RdmaDevice, ...]:
+    """RDMA devices that reach a network; raises Unreadable. The functions of the bridge to the NVSwitches do not."""
+    return tuple(device for device in every_device(node) if device.manages_nvswitch is not True)
 
 
 def ports(node: Snapshot) -> tuple[Nic, ...]:
@@ -80,7 +85,9 @@ def fabric(context: Context) -> tuple[Nic, ...]:
     """Ports that carry EP traffic: those selected by NCCL_IB_HCA when it is set; else active ports at least half as fast as
     the fastest one, and ports of the same kind (driver, card type, board, link layer) that are not active or tell no rate.
 
-    A front-end or storage card (25G … 100G beside 400G) thereby stays out, a degraded fabric card (half rate) stays in.
+    A front-end or storage card (25G … 100G beside 400G) thereby stays out, a degraded fabric card (half rate) stays in. A
+    front-end card of nearly the same rate (a 200G BlueField beside 400G InfiniBand) stays out by its link layer, or because it
+    has the default route.
     """
     chosen = selected(context)
     if context.env.get("NCCL_IB_HCA"):
@@ -88,10 +95,23 @@ def fabric(context: Context) -> tuple[Nic, ...]:
     rates = {nic.label: value_or(nominal_gbps(nic, context.node), 0.0) for nic in chosen if nic.active}
     if not any(rates.values()):
         return chosen
-    carrying = {label for label, rate in rates.items() if rate * 2 >= max(rates.values())}
+    fast = tuple(nic for nic in chosen if rates.get(nic.label, 0.0) * 2 >= max(rates.values()))
+    carrying = {nic.label for nic in _back_end(fast, rates, context.node)}
     kinds = {kind(nic) for nic in chosen if nic.label in carrying}
     unsure = {nic.label for nic in chosen if not nic.active or not rates[nic.label]}
     return tuple(nic for nic in chosen if nic.label in carrying or (nic.label in unsure and kind(nic) in kinds))
+
+
+def _back_end(fast: tuple[Nic, ...], rates: dict[str, float], node: Snapshot) -> tuple[Nic, ...]:
+    """Of fast ports those of the link layer with the highest sum of rates, without holders of the default route where that
+    leaves any."""
+    totals: dict[str, float] = {}
+    for nic in fast:
+        layer = value_or(nic.port.link_layer, "")
+        totals[layer] = totals.get(layer, 0.0) + rates[nic.label]
+    layers = {layer for layer, total in totals.items() if not layer or total == max(totals.values())}
+    same = tuple(nic for nic in fast if value_or(nic.port.link_layer, "") in layers)
+    return tuple(nic for nic in same if not holds_default_route(nic, node)) or same
 
 
 def kind(nic: Nic) -> tuple[object, ...]:
@@ -105,6 +125,11 @@ def netdevs(nic: Nic, node: Snapshot) -> tuple[NetDev, ...]:
     """Network interfaces of a device that are in this namespace."""
     names = value_or(nic.device.netdevs, ())
     return tuple(entry for entry in value_or(node.rdma.netdevs, ()) if entry.name in names)
+
+
+def holds_default_route(nic: Nic, node: Snapshot) -> bool:
+    """An interface of the adapter has the default route: it is (also) the way to the rest of the world."""
+    return any(entry.default_route is True for entry in netdevs(nic, node))
 
 
 def is_bond(nic: Nic, node: Snapshot) -> bool:
@@ -153,10 +178,13 @@ def connectx(device: RdmaDevice) -> int | None:
 
 
 def atomics(device: RdmaDevice) -> Fact[Atomics]:
-    """RDMA atomics of one device, from its atomic capability and its type. PCI_ATOMIC_MODE 4 makes an older ConnectX no faster
-    than plain, but it is what DeepEP asks to be set; see the checks of area `atomics`."""
+    """RDMA atomics of one device, from its atomic capability and its type; absent for an mlx5 adapter of unknown type, which may
+    be either. `fast` is DeepEP's word for ConnectX-8, whatever PCI_ATOMIC_MODE is: that setting makes atomics on GPU memory
+    faster on any generation and is told beside (Capabilities.pci_atomic_mode, check ATOMIC-PCI-MODE)."""
     if device.atomic_cap == "ATOMIC_NONE":
         return "none"
+    if isinstance(device.ca_type, Absent) and value_or(device.driver, "mlx5_core") == "mlx5_core":
+        return device.ca_type
     number = connectx(device)
     if number is not None and number >= _FAST_FROM and number < 41600:
         return "fast"

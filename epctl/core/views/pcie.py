@@ -47,6 +47,11 @@ def function(node: Snapshot, pci: Fact[str]) -> PciFunction | None:
     return next((entry for entry in value_or(node.pcie.functions, ()) if entry.pci == pci), None)
 
 
+def given_away(entry: PciFunction) -> bool:
+    """The function is handed to a virtual machine: vfio-pci, or a vendor's variant (nvgrace-gpu-vfio-pci), drives it."""
+    return "vfio" in value_or(entry.driver, "")
+
+
 def nearest(node: Snapshot, gpu: Gpu, wanted: tuple[str, ...] | None = None) -> Fact[Nearest]:
     """RDMA devices nearest to `gpu`, all ties, among `wanted` (default: all). From sysfs, else from `nvidia-smi topo -m`."""
     names = wanted if wanted is not None else tuple(entry.name for entry in value_or(node.rdma.devices, ()))

@@ -11,6 +11,9 @@ from epctl.core.snapshot.software import NetPlugin
 from epctl.core.views import versions
 from epctl.core.views.settings import setting
 
+GIN_PLUGIN, GIN_NCCL, GIN_GDRCOPY = "1.21.0", "2.31.2", "2.5"
+"""First aws-ofi-nccl, NCCL and GDRCopy (of library and module the older one) with GIN over EFA, in either mode
+(aws-ofi-nccl doc/gin-getting-started.md)."""
 DEFAULT = "libnccl-net.so"
 """What NCCL looks for when NCCL_NET_PLUGIN is not set (NCCL user guide)."""
 BUILT_IN = ("ib", "socket")

@@ -9,7 +9,7 @@ from epctl.core.check import registered
 from epctl.core.fact import Absent
 from epctl.core.snapshot import Snapshot
 from tests.support.cases import Case, run, verify
-from tests.support.nodes import edit, efa_node, env, gb200_node, ib_node, roce_node
+from tests.support.nodes import dist, edit, efa_node, env, gb200_node, ib_node, roce_node
 
 NODE = ib_node()
 ROCE = roce_node()
@@ -21,8 +21,10 @@ MIXED = edit(CX8, "rdma.devices.0.ca_type", "MT4129")
 DEFAULT_MODE = edit(NODE, "rdma.devices.0.pci_atomic_mode", 0)
 OLD = edit(ROCE, "software.nccl_effective", "2.30.7")
 
+V2 = edit(dist(dist(MIXED, "deepinfer-ep", None), "deep-ep", "2.1.0"), "software.deep_ep", ())
+"""Up to 2.1 the name of the adapter can be chosen."""
 CASES = [
-    Case("ATOMIC-CAP-NONE", NONE, NODE, "mlx5_6: ATOMIC_NONE (ibv_devinfo -v); asked for by profile deepep-2.5"),
+    Case("ATOMIC-CAP-NONE", NONE, NODE, "mlx5_6: ATOMIC_NONE (verbs); asked for by profile deepep-2.5"),
     Case("ATOMIC-CAP-NONE", NONE, NODE, "asked for by profile deepep-1", profiles=("deepep-1",)),
     Case("ATOMIC-CAP-NONE", env(NONE, NCCL_GIN_TYPE="3"), NODE, "NCCL_GIN_TYPE=3"),
     Case("ATOMIC-CAP-NONE", NONE, env(NONE, NCCL_IB_HCA="^mlx5_6"), "mlx5_6"),
@@ -34,8 +36,13 @@ CASES = [
     Case(
         "ATOMIC-SLOW-NIC", MIXED, CX8, "DeepEP asks ibstat for mlx5_0, which is MT4129: 129 queue pairs instead of 65"
     ),
-    Case("ATOMIC-SLOW-NIC", MIXED, env(MIXED, EP_NIC_NAME="mlx5_1"), "mlx5_1 is a ConnectX-8"),
-    Case("ATOMIC-SLOW-NIC", env(CX8, EP_NIC_NAME="ib0"), CX8, "asks ibstat for ib0, which this node does not have"),
+    Case("ATOMIC-SLOW-NIC", MIXED, env(V2, EP_NIC_NAME="mlx5_1"), "mlx5_1 is a ConnectX-8"),
+    Case(
+        "ATOMIC-SLOW-NIC",
+        env(edit(V2, "rdma.devices.*.ca_type", "MT4131"), EP_NIC_NAME="ib0"),
+        CX8,
+        "asks ibstat for ib0, which this node does not have",
+    ),
     Case("ATOMIC-SLOW-NIC", edit(CX8, "rdma.ibstat", Absent("tool_missing")), NODE, "ibstat is not installed"),
     Case(
         "ATOMIC-SLOW-NIC", edit(CX8, "rdma.ibstat", "error"), edit(CX8, "rdma.ibstat", "partial"), "no answer (error)"
@@ -76,8 +83,19 @@ def test_atomics_matter_to_gpu_initiated_rdma_alone() -> None:
 
 def test_the_fix_of_the_mode_names_the_card_and_nothing_that_is_no_address() -> None:
     found = run("ATOMIC-PCI-MODE", DEFAULT_MODE)
-    assert found.commands[1] == "sudo mlxconfig -d 0000:19:00.0 -y set PCI_ATOMIC_MODE=4"
+    assert found.commands[1] == "sudo mlxconfig -d 0000:19:00.0 set PCI_ATOMIC_MODE=4"
     assert run("ATOMIC-PCI-MODE", edit(DEFAULT_MODE, "rdma.devices.0.pci", "0000:19:00.0; reboot")).commands == ()
+
+
+def test_the_fix_of_the_mode_asks_before_it_writes_and_resets_no_card_under_jobs() -> None:
+    found = run("ATOMIC-PCI-MODE", DEFAULT_MODE)
+    assert "drained" in found.fix
+    assert [line for line in found.commands if " -y" in line or "mlxfwreset" in line or "reset" in line] == []
+
+
+def test_ports_that_are_down_are_not_named() -> None:
+    down = edit(OLD, "rdma.devices.1.ports.0.state", "DOWN")
+    assert "mlx5_0, mlx5_2" in run("ATOMIC-LOST-CQE-HANG", down).evidence[0]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ COMPAT = edit(
     "590.44.01",
 )
 NO_UVM_NODE = edit(IB, "host.nvidia_nodes", (DeviceNode("/dev/nvidiactl", True),))
+FRESH = edit(edit(NO_UVM_NODE, "host.modules", ()), "active.cu_init", NOT_PROBED)
+"""After a boot, before any CUDA call: that call loads the module."""
 NO_DRIVER = edit(
     IB, "gpu.driver", Driver(nvml_code=9, nvml_message="Driver Not Loaded", kernel_version=Absent("not_found"))
 )
@@ -32,6 +34,7 @@ CASES = [
     Case("NODE-NO-DRIVER", NO_DRIVER, IB, "nvmlInit returns 9"),
     Case("NODE-NO-DRIVER", edit(NO_DRIVER, "pcie.functions.*.driver", "vfio-pci"), IB, "bound to vfio-pci"),
     Case("NODE-NO-DRIVER", edit(IB, "gpu.driver.nvml_code", 12), IB, "library is not found", fix_says="--gpus all"),
+    Case("NODE-NO-DRIVER", edit(IB, "gpu.driver.nvml_code", 999), IB, "returns 999"),
     Case("DRV-NVML-MISMATCH", edit(IB, "gpu.driver.nvml_code", 18), IB, "returns 18"),
     Case("DRV-NVML-MISMATCH", edit(IB, "gpu.driver.libnvidia_ml_version", "580.126.09"), IB, "580.126.09"),
     Case(
@@ -51,6 +54,8 @@ CASES = [
     ),
     Case("DRV-FWD-COMPAT", edit(COMPAT, "active.cu_init", 999), edit(IB, "active.cu_init", 999), "999", "warn"),
     Case("DRV-UVM-MISSING", NO_UVM_NODE, IB, "/dev/nvidia-uvm does not exist"),
+    Case("DRV-UVM-MISSING", edit(edit(FRESH, "active.cu_init", 999), "host.container", "none"), IB, "is not loaded"),
+    Case("DRV-UVM-MISSING", edit(FRESH, "host.container", "docker"), IB, "does not exist"),
     Case("DRV-UVM-MISSING", edit(IB, "host.modules", ()), IB, "nvidia_uvm is not loaded"),
     Case(
         "DRV-UVM-MISSING", edit(IB, "host.nvidia_nodes", (DeviceNode("/dev/nvidia-uvm", False),)), IB, "may not be read"
@@ -86,6 +91,11 @@ CASES = [
 )
 def test_one_fact_absent(one: str, path: str, value: object, status: str) -> None:
     assert run(one, edit(IB, path, value)).status == status
+
+
+def test_a_module_that_the_first_cuda_call_loads_is_not_missed_before_it() -> None:
+    found = run("DRV-UVM-MISSING", FRESH)
+    assert (found.status, "first CUDA call" in found.evidence[0]) == ("unknown", True)
 
 
 def test_forward_compatibility_needs_to_be_told_from_a_missing_path() -> None:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from epctl.core.check import evaluate, registered
+from epctl.core.context import Context
 from epctl.core.fact import NOT_PROBED, NOT_READ, Absent
+from epctl.core.profile import chosen
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.host import KernelModule
 from epctl.core.snapshot.rdma import DeviceNode, RdmaDevice
@@ -59,12 +62,26 @@ CASES = [
         "NCCL_NET_PLUGIN=gib (environment) names none",
     ),
     Case(
-        "EFA-PLUGIN-NOT-FOUND",
-        edit(EFA, "software.net_plugins.0.version", "1.13.2"),
+        "EFA-PLUGIN-OLD",  # EFA-GDA, by NCCL_GIN_TYPE=5
+        edit(EFA, "software.net_plugins.0.version", "1.21.0"),
         EFA,
-        "aws-ofi-nccl 1.13.2",
+        "aws-ofi-nccl 1.21.0; EP over AWS EFA (aws-ofi-nccl) needs 1.22 for GIN",
         profiles=("efa",),
-        fix_says="Upgrade aws-ofi-nccl",
+        fix_says="EFA installer 1.50.0",
+    ),
+    Case(
+        "EFA-PLUGIN-OLD",  # the proxy, for a library in force
+        edit(unset(EFA, "NCCL_GIN_TYPE"), "software.net_plugins.0.version", "1.17.2"),
+        edit(unset(EFA, "NCCL_GIN_TYPE"), "software.net_plugins.0.version", "1.21.0"),
+        "needs 1.21",
+        profiles=("efa", "nccl-ep"),
+    ),
+    Case(
+        "EFA-PLUGIN-OLD",
+        edit(env(EFA, NCCL_GIN_TYPE="2"), "software.net_plugins.0.version", "1.17.2"),
+        env(EFA, NCCL_GIN_TYPE="2"),
+        "needs 1.21",
+        profiles=("efa",),
     ),
     Case("EFA-SILENT-SOCKET", unset(EFA, "NCCL_NET"), EFA, "NCCL_NET is not set", num_nodes=2),
     Case("EFA-SILENT-SOCKET", unset(EFA, "NCCL_NET"), EFA, "NCCL_NET is not set", "info"),
@@ -129,6 +146,8 @@ CASES = [
         ("EFA-PLUGIN-NOT-FOUND", "software.net_plugins", NOT_READ, "unknown"),
         ("EFA-PLUGIN-NOT-FOUND", "software.net_plugins.0.version", NOT_READ, "passed"),
         ("EFA-PLUGIN-NOT-FOUND", "rdma.devices", NOT_READ, "unknown"),
+        ("EFA-PLUGIN-OLD", "software.net_plugins.0.version", NOT_READ, "unknown"),
+        ("EFA-PLUGIN-OLD", "software.net_plugins.0.version", "new", "unknown"),
         ("EFA-SILENT-SOCKET", "env.variables", NOT_READ, "unknown"),
         ("EFA-POD-RESOURCE", "rdma.devices", NOT_READ, "unknown"),
         ("EFA-POD-RESOURCE", "rdma.uverbs", NOT_READ, "unknown"),
@@ -138,7 +157,8 @@ CASES = [
     ],
 )
 def test_one_fact_absent(one: str, path: str, value: object, status: str) -> None:
-    assert run(one, edit(DEEPEP, path, value), num_nodes=2).status == status
+    profiles = ("deepep-2", "efa") if one == "EFA-PLUGIN-OLD" else ("deepep-2.5",)
+    assert run(one, edit(DEEPEP, path, value), profiles, 2).status == status
 
 
 def test_gpudirect_is_unknown_without_active_probes() -> None:
@@ -153,6 +173,76 @@ def test_foreign_cards_that_were_not_opened_are_unknown() -> None:
 def test_instances_without_efa_are_not_asked_for_it(product: str) -> None:
     node = edit(edit(EFA, "rdma.devices", ()), "host.product", product)
     assert run("EFA-POD-RESOURCE", node, num_nodes=2).status == "skipped"
+
+
+P5 = unset(edit(EFA, "host.product", "p5.48xlarge"), "NCCL_GIN_TYPE")
+COLLECTIVES_ONLY = {
+    "software.nccl_effective": "2.28.9",
+    "software.net_plugins.0.version": "1.17.2",
+    "gdr.gdrdrv_version": "2.4",
+    "gdr.libgdrapi_version": "2.4",
+    "rdma.efa_driver_version": "2.17.3",
+}
+"""What AWS images brought before GIN."""
+
+
+def old_p5() -> Snapshot:
+    node = unset(P5, "NCCL_SYM_GIN_KERNELS_ENABLE")
+    for path, value in COLLECTIVES_ONLY.items():
+        node = edit(node, path, value)
+    return node
+
+
+def test_an_efa_machine_that_does_no_gin_owes_nothing_to_gin() -> None:
+    """EFA GDA's demands once failed on P5, which has none."""
+    context = Context(old_p5(), chosen(("efa",)))
+    findings = [evaluate(one, context) for one in registered().values()]
+    assert [entry.id for entry in findings if entry.status == "failed" and entry.severity == "fail"] == []
+    about_gin = (
+        "NCCL-TOO-OLD",
+        "EFA-PLUGIN-OLD",
+        "EFA-GDRDRV-OLD",
+        "EFA-KMOD-OLD",
+        "PROFILE-NEEDS-ENV",
+        "GIN-TYPE-NONE",
+    )
+    assert {entry.status for entry in findings if entry.id in about_gin} == {"skipped"}
+
+
+def test_the_same_machine_fails_as_soon_as_a_library_wants_gin_there() -> None:
+    """Two of the library's own floors are the plugin's: NCCL 2.31.2 is newer than what NCCL EP asks for."""
+    for one, says in (
+        ("NCCL-TOO-OLD", "EP over AWS EFA (aws-ofi-nccl) needs 2.31.2"),
+        ("EFA-PLUGIN-OLD", "needs 1.21"),
+        ("EFA-GDRDRV-OLD", "gdrdrv module 2.4, needed 2.5"),
+    ):
+        finding = run(one, old_p5(), ("efa", "nccl-ep"))
+        assert finding.status == "failed"
+        assert says in " ".join(finding.evidence)
+    assert run("EFA-KMOD-OLD", old_p5(), ("efa", "nccl-ep")).status == "skipped"
+    assert run("PROFILE-NEEDS-ENV", old_p5(), ("efa", "nccl-ep")).status == "skipped"
+
+
+@pytest.mark.parametrize(("container", "says"), [("docker", "pod's limits"), ("none", "interfaces of type efa")])
+def test_missing_devices_are_no_fault_of_a_pod_on_a_host(container: str, says: str) -> None:
+    node = edit(edit(EFA, "rdma.devices", ()), "host.container", container)
+    finding = run("EFA-POD-RESOURCE", node)
+    assert says in finding.fix
+    assert "pod" not in finding.title
+
+
+AZURE = edit(edit(ib_node(), "rdma.devices.0.name", "mlx5_ib0"), "rdma.ibstat_devices", ("mlx5_ib0", "mlx5_1"))
+
+
+def test_any_adapter_may_have_a_name_that_deepep_does_not_ask_for() -> None:
+    """Azure's mlx5_ib0 or a bond got no word while the check looked at EFA alone."""
+    finding = run("EFA-SM-ZERODIV", AZURE, num_nodes=2)
+    assert finding.status == "failed"
+    assert "asks for mlx5_0 (fixed in deepinfer-ep 2.5.0)" in finding.evidence[0]
+    named = env(AZURE, EP_NIC_NAME="mlx5_ib0")
+    assert run("EFA-SM-ZERODIV", named, num_nodes=2).status == "failed", "2.5 does not read EP_NIC_NAME"
+    second = dist(dist(named, "deepinfer-ep", None), "deep-ep", "2.1.0")
+    assert run("EFA-SM-ZERODIV", second, ("deepep-2",), 2).status == "passed"
 
 
 def test_rate_matters_to_an_installed_deepep_on_several_nodes() -> None:

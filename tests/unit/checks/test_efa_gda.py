@@ -54,7 +54,11 @@ CASES = [
     Case("EFA-PEERMAP-REGKEY", edit(EFA, "gpu.driver.params.1.value", "PeerMappingOverride=10"), EFA, "Override=10"),
     Case("EFA-PEERMAP-REGKEY", edit(EFA, "gpu.driver.params", ()), EFA, "RegistryDwords: empty"),
     Case(
-        "EFA-GIN-DEFAULT-PROXY", gin(P5EN, ""), P5EN, "NCCL_GIN_TYPE is unset: NCCL takes the proxy", profiles=PROFILE
+        "EFA-GIN-DEFAULT-PROXY",
+        gin(P5EN, ""),
+        P5EN,
+        "NCCL_GIN_TYPE is unset: NCCL takes the proxy",
+        profiles=(*PROFILE, "nccl-ep"),
     ),
     Case("EFA-GIN-DEFAULT-PROXY", gin(P5EN, "2"), P5EN, "NCCL_GIN_TYPE is 2", profiles=PROFILE),
     Case(
@@ -96,8 +100,23 @@ def test_one_fact_absent(one: str, path: str, value: object, status: str) -> Non
     assert run(one, edit(EFA, path, value), PROFILE).status == status
 
 
+def test_the_option_is_merged_with_those_in_force() -> None:
+    """A fresh line would take other registry dwords away."""
+    finding = run("EFA-PEERMAP-REGKEY", edit(EFA, "gpu.driver.params.1.value", "RMForceStaticBar1=1;"), PROFILE)
+    assert any('"RMForceStaticBar1=1;PeerMappingOverride=1;"' in line for line in finding.commands)
+    assert not any("reboot" in line for line in finding.commands)
+
+
+def test_without_nccl_there_is_no_advice_on_its_types() -> None:
+    node = edit(gin(P5EN, ""), "software.nccl_effective", Absent("not_found"))
+    assert run("EFA-GIN-DEFAULT-PROXY", node, (*PROFILE, "nccl-ep")).status == "skipped"
+
+
 def test_unknown_instance_type() -> None:
-    assert run("EFA-GIN-DEFAULT-PROXY", gin(edit(EFA, "host.product", NOT_READ), ""), PROFILE).status == "unknown"
+    assert (
+        run("EFA-GIN-DEFAULT-PROXY", gin(edit(EFA, "host.product", NOT_READ), ""), (*PROFILE, "nccl-ep")).status
+        == "unknown"
+    )
 
 
 @pytest.mark.parametrize("one", ["EFA-KMOD-OLD", "EFA-PEERMAP-REGKEY", "EFA-GDA-UNSUPPORTED-USE"])

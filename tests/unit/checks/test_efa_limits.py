@@ -64,6 +64,14 @@ def test_queues_matter_to_libraries_that_make_them_for_each_peer() -> None:
     assert run("EFA-QP-LIMIT", UCCL).status == "skipped"
 
 
+def test_both_checks_of_huge_pages_ask_for_the_same_number() -> None:
+    node = edit(EFA, "host.hugepages_2m_total", 0)
+    commands = {run(one, node, ("efa",)).commands for one in ("EFA-MR-PAGES", "LIM-EFA-HUGEPAGES")}
+    assert {line for lines in commands for line in lines if "nr_hugepages" in line} == {
+        f"sudo sysctl -w vm.nr_hugepages={110 * 112}"
+    }
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_condition_is_found_and_its_absence_passes(case: Case) -> None:
     verify(case)

@@ -8,14 +8,16 @@ import pytest
 
 from epctl.checks import fabric
 from epctl.core.check import Check, registered
-from epctl.core.fact import NOT_READ, Absent
+from epctl.core.fact import NOT_PROBED, NOT_READ, Absent
 from epctl.core.snapshot import Snapshot
+from epctl.core.snapshot.gpu import Service
 from tests.support.cases import Case, run, verify
 from tests.support.nodes import edit, efa_node, gb200_node, ib_node, laptop, roce_node
 
 OWN = {one.id for one in vars(fabric).values() if isinstance(one, Check)}
 IB = ib_node()
 FM = "gpu.driver.services.0.state"
+FM_NAME = "nvidia-fabricmanager"
 FM_DOWN = edit(IB, FM, "inactive")
 NOT_READY = edit(FM_DOWN, "active.cu_init", 802)
 WAITING = edit(IB, "gpu.gpus.*.fabric_state", "in_progress")
@@ -26,14 +28,35 @@ B200 = edit(edit(IB, "gpu.gpus.*.name", "NVIDIA B200"), "gpu.gpus.*.architecture
 B200_WAITING = edit(B200, "gpu.gpus.*.fabric_state", "in_progress")
 
 CASES = [
-    Case("FM-NOT-RUNNING", FM_DOWN, IB, "nvidia-fabricmanager is inactive"),
+    Case("FM-NOT-RUNNING", FM_DOWN, IB, "nvidia-fabricmanager is inactive", "warn", fix_says="driver container"),
+    Case("FM-NOT-RUNNING", edit(FM_DOWN, "active.cu_init", NOT_PROBED), IB, "set up all the same", "warn"),
+    Case(
+        "FM-NOT-RUNNING",
+        edit(WAITING, "gpu.driver.services.0", Service(FM_NAME, "inactive", "loaded", running=False)),
+        edit(WAITING, "gpu.driver.services.0", Service(FM_NAME, "inactive", "not-found", running=True)),  # GPU Operator
+        "no process of it runs",
+    ),
+    Case(
+        "FM-NOT-RUNNING",
+        edit(FM_DOWN, "gpu.driver.services.0.running", False),  # died after it had set the fabric up
+        edit(FM_DOWN, "gpu.driver.services.0.running", True),
+        "no process of it runs",
+        "warn",
+    ),
     Case("FM-NOT-RUNNING", NOT_READY, GUEST, "802"),
-    Case("FM-NOT-RUNNING", edit(IB, FM, "failed"), GUEST_WITHOUT_REGISTRATION, "failed"),
+    Case("FM-NOT-RUNNING", edit(NOT_READY, FM, "failed"), GUEST_WITHOUT_REGISTRATION, "failed"),
     Case("FM-NOT-RUNNING", edit(WAITING, FM, "inactive"), POD, "inactive"),
     Case("FM-NOT-RUNNING", edit(GUEST, "gpu.gpus.0.fabric_state", "in_progress"), gb200_node(), "inactive"),
     Case("FM-NOT-RUNNING", edit(POD, "active.cu_init", 802), IB, "host", fix_says="where it runs"),
     Case("FM-NOT-RUNNING", edit(edit(IB, FM, Absent("tool_missing")), "active.cu_init", 802), IB, "tool missing"),
     Case("FM-VERSION-SKEW", edit(IB, "gpu.driver.fabric_manager_version", "580.126.09"), IB, "580.126.09"),
+    Case(
+        "FM-NVLSM-MISSING",
+        B200_WAITING,
+        edit(B200_WAITING, "gpu.driver.services.3.running", True),
+        "no nvlsm",
+        fix_says="drain",
+    ),
     Case(
         "FM-NVLSM-MISSING",
         B200_WAITING,
@@ -103,6 +126,12 @@ CASES = [
 )
 def test_facts_that_are_absent(one: str, node: Snapshot, status: str) -> None:
     assert run(one, node).status == status
+
+
+def test_no_command_restarts_the_fabric_manager_under_jobs() -> None:
+    """A restart ends every CUDA job of the machine (ABORT_CUDA_JOBS_ON_FM_EXIT)."""
+    lines = [line for one in OWN for line in registered()[one].commands]
+    assert not any("restart" in line for line in (*lines, *run("FM-NVLSM-MISSING", B200_WAITING).commands))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

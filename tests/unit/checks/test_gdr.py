@@ -45,6 +45,7 @@ OLD_LIBRARY = edit(BARE, "active.verbs.*.dmabuf_errno", Absent("unsupported", "n
 OLD_KERNEL = edit(without_probes(BARE), "host.kernel", "4.18.0-553.el8.x86_64")
 CLOSED = edit(without_probes(BARE), "gpu.driver.kernel_flavour", "proprietary")
 PROPRIETARY = edit(edit(NODE, "gpu.driver.kernel_flavour", "proprietary"), "active.devices.*.dma_buf", False)
+NO_WAY = without_peermem(PROPRIETARY)
 SYMBOL = LogLine("peermem_symbol", "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)")
 CALLBACK = LogLine(
     "peermem", "NVRM: nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping"
@@ -118,8 +119,18 @@ CASES = [
         edit(NODE, "gpu.driver.kernel_log", (CALLBACK,) * 3),
         "4 lines in this boot's kernel log",
     ),
-    Case("GDR-PROPRIETARY-MODULE", PROPRIETARY, NODE, "deepep-2.5 registers symmetric memory", "fail"),
-    Case("GDR-PROPRIETARY-MODULE", PROPRIETARY, NODE, "proprietary kernel module", "warn", profiles=("deepep-1",)),
+    # With nvidia-peermem cuMem memory of NCCL and DeepEP registers (gpuDirectRDMACapable): most driver 535 and 550 fleets.
+    Case("GDR-PROPRIETARY-MODULE", PROPRIETARY, NODE, "nvidia_peermem 580.95.05 is loaded (sysfs); deepep-2.5", "info"),
+    Case("GDR-PROPRIETARY-MODULE", PROPRIETARY, NODE, "proprietary kernel module", "info", profiles=("deepep-1",)),
+    Case("GDR-PROPRIETARY-MODULE", NO_WAY, NODE, "no nvidia_peermem (sysfs); deepep-2.5 registers symmetric", "fail"),
+    Case("GDR-PROPRIETARY-MODULE", NO_WAY, NODE, "no nvidia_peermem", "warn", profiles=("deepep-1",)),
+    Case(
+        "GDR-PROPRIETARY-MODULE",
+        edit(PROPRIETARY, "gdr.peermem_version", Absent("permission")),
+        NODE,
+        "version of nvidia_peermem: permission",
+        "warn",
+    ),
     Case(
         "GDR-PROPRIETARY-MODULE",
         env(PROPRIETARY, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
@@ -188,6 +199,10 @@ def test_a_module_whose_version_may_not_be_read_leaves_gpudirect_unknown() -> No
 
 def test_active_probes_say_more_than_the_age_of_the_kernel() -> None:
     assert run("GDR-NONE", edit(BARE, "host.kernel", "4.18.0-553.el8.x86_64")).status == "passed"
+
+
+def test_unloading_the_module_is_for_a_drained_node() -> None:
+    assert "drain" in run("PEERMEM-LOADED-GDR-OFF", UNSEEN).fix
 
 
 def test_a_module_that_is_not_loaded_is_not_unseen() -> None:

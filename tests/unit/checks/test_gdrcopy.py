@@ -43,11 +43,20 @@ CASES = [
     Case("GDRCOPY-NOT-LOADED", UNLOADED, NODE, "libgdrapi 2.5", "warn", profiles=("deepep-1",)),
     Case("GDRCOPY-VERSION-SPLIT", OLD_MODULE, NODE, "gdrdrv 2.4 (sysfs), libgdrapi 2.5", "info"),
     Case("GDRCOPY-VERSION-SPLIT", OLD_MODULE, edit(NODE, "gdr.libgdrapi_version", "2.5.1"), "2.4"),
-    Case("GDRCOPY-VERSION-SPLIT", OLD_MODULE, NODE, "too old for profile efa", "fail", profiles=("efa",)),
+    Case("GDRCOPY-VERSION-SPLIT", OLD_MODULE, NODE, "too old for profile efa", "fail", profiles=("efa", "nccl-ep")),
     Case("GDRCOPY-FLAVOUR", DUMMY, NODE, "depends on nv-p2p-dummy (modinfo), the open driver"),
     Case("GDRCOPY-FLAVOUR", edit(NODE, "gdr.gdrdrv_depends", ("nv_p2p_dummy",)), NODE, "nv_p2p_dummy"),
     Case("GDRCOPY-FLAVOUR", DUMMY, edit(DUMMY, "gpu.driver.kernel_flavour", "proprietary"), "open"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("dwords", "status"), [("PeerMappingOverride=0x1;", "warn"), ("PeerMappingOverride=10;", "fail")]
+)
+def test_the_drivers_option_is_read_as_a_number(dwords: str, status: str) -> None:
+    """As a substring `=1` once missed 0x1 and took 10 for it."""
+    node = edit(UNLOADED, "gpu.driver.params.1.value", dwords)
+    assert run("GDRCOPY-NOT-LOADED", node, ("deepep-1",)).severity == status
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

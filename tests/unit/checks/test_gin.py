@@ -23,6 +23,11 @@ DUAL = edit(edit(IB, "rdma.devices.1.sys_image_guid", "946d:ae03:00aa:0000"), "s
 V2 = dist(dist(IB, "deepinfer-ep", None), "deep-ep", "2.1.0")
 OTHER_CARDS = edit(IB, "rdma.devices.*.driver", "bnxt_re")
 
+
+def _uar(number: int | Absent) -> Snapshot:
+    return edit(CONTAINER, "active.verbs.*.devx_uar_errno", number)
+
+
 CASES = [
     Case("GIN-TYPE-NONE", edit(IB, "active.devices.3.gdr_with_vmm", False), IB, "GPUDirect for cuMem memory: closed"),
     Case("GIN-TYPE-NONE", edit(IB, "active.devices.3.gdr_with_vmm", False), IB, "other gates: NCCL open (NCCL 2.32.3)"),
@@ -81,6 +86,14 @@ CASES = [
     Case("GIN-GDAKI-DOCA21", edit(CONTAINER, "rdma.uverbs.2.read_write", False), CONTAINER, "/dev/infiniband/uverbs2"),
     Case("GIN-GDAKI-DOCA21", edit(CONTAINER, "rdma.uverbs", ()), CONTAINER, "holds no uverbs device"),
     Case("GIN-GDAKI-DOCA21", edit(CONTAINER, "host.cap_effective", 0xA80425FB), CONTAINER, "lacks IPC_LOCK", "warn"),
+    # What was measured counts more than a capability that may or may not matter.
+    Case(
+        "GIN-GDAKI-DOCA21",
+        _uar(1),
+        edit(_uar(0), "host.cap_effective", 0xA80425FB),
+        "mlx5_3: mlx5dv_devx_alloc_uar gives errno 1",
+    ),
+    Case("GIN-GDAKI-DOCA21", _uar(Absent("permission", "errno 13")), _uar(NOT_PROBED), "mlx5_0: DevX is refused"),
     Case(
         "GIN-QP-EXHAUST",
         edit(IB, "rdma.devices.2.max_qp", 1000),
@@ -139,6 +152,7 @@ CASES = [
         ("GIN-GDAKI-DOCA21", "rdma.uverbs", NOT_READ, "unknown"),
         ("GIN-GDAKI-DOCA21", "rdma.uverbs.0.read_write", NOT_READ, "unknown"),
         ("GIN-GDAKI-DOCA21", "host.cap_effective", NOT_READ, "unknown"),
+        ("GIN-GDAKI-DOCA21", "active.verbs.2.devx_uar_errno", Absent("failed", "errno 121"), "unknown"),
         ("GIN-QP-EXHAUST", "rdma.devices.0.max_qp", NOT_READ, "unknown"),
         ("GIN-25-GDAKI-ONLY", "software.distributions", NOT_READ, "unknown"),
         ("GIN-25-GDAKI-ONLY", "rdma.devices", NOT_READ, "unknown"),

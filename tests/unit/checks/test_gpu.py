@@ -11,6 +11,7 @@ from epctl.core.check import Check, registered
 from epctl.core.fact import NOT_PROBED, NOT_READ, Absent
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import GpuArea, Xid
+from epctl.core.snapshot.rdma import DeviceNode
 from tests.support.cases import Case, run, verify
 from tests.support.nodes import edit, efa_node, env, gb200_node, ib_node, laptop, roce_node
 
@@ -29,14 +30,21 @@ VFIO = edit(
         for entry in VFIO.pcie.functions  # type: ignore[union-attr]
     ),
 )
+TWO = edit(IB, "gpu.gpus", GPUS[:2])
+SHUT = edit(TWO, "host.nvidia_nodes", tuple(DeviceNode(f"/dev/nvidia{i}", i < 2) for i in range(8)))
+"""Two of eight GPUs in a job whose control group closes the others."""
 NVML_ONLY = edit(IB, "active.peers", NOT_PROBED)
 
 CASES = [
-    Case("NODE-NO-GPU", laptop(), IB, "returns 12"),
+    Case("NODE-NO-GPU", laptop(), IB, "its library is not installed (12)"),
     Case("NODE-NO-GPU", laptop(), IB, "0 NVIDIA GPUs among 0 functions"),
     Case("GPU-COUNT-SHORT", SEVEN, IB, "not listed: 0000:88:00.0"),
     Case("GPU-COUNT-SHORT", edit(IB, "gpu.gpus", ()), IB, "NVML lists 0 GPUs"),
     Case("GPU-COUNT-SHORT", SEVEN, VFIO, "0000:88:00.0"),
+    Case("GPU-COUNT-SHORT", env(TWO, SLURM_GPUS_ON_NODE="8"), env(TWO, SLURM_GPUS_ON_NODE="2"), "NVML lists 2 GPUs"),
+    Case("GPU-COUNT-SHORT", SHUT, env(SHUT, SLURM_GPUS_ON_NODE="2"), "may not open /dev/nvidia2", "info"),
+    Case("GPU-COUNT-SHORT", edit(SHUT, "gpu.driver.xids", (Xid(79, "0000:88:00", "off"),)), IB, "Xid 79"),
+    Case("GPU-COUNT-SHORT", edit(POD, "gpu.gpus", ()), IB, "part of the machine", "info"),
     Case("GPU-COUNT-SHORT", POD, env(POD, NVIDIA_VISIBLE_DEVICES="0,1,2,3,4,5,6"), "part of the machine", "info"),
     Case("GPU-COUNT-SHORT", edit(POD, "gpu.driver.xids", (Xid(79, "0000:88:00", "off"),)), IB, "Xid 79"),
     Case("GPU-COUNT-SHORT", env(IB, LOCAL_WORLD_SIZE="16"), env(IB, LOCAL_WORLD_SIZE="8"), "LOCAL_WORLD_SIZE=16"),
@@ -67,7 +75,7 @@ CASES = [
         edit(IB, "gpu.driver.confidential_computing", Absent("unsupported")),
         "is on",
     ),
-    Case("GPU-MIG-ON", edit(IB, "gpu.gpus.2.mig_enabled", True), IB, "GPU 2"),
+    Case("GPU-MIG-ON", edit(IB, "gpu.gpus.2.mig_enabled", True), IB, "GPU 2", fix_says="Drain"),
     Case(
         "GPU-MIG-ON",
         edit(IB, "gpu.gpus.2.mig_enabled", True),
@@ -108,6 +116,20 @@ CASES = [
 )
 def test_one_fact_absent(one: str, path: str, value: object, status: str) -> None:
     assert run(one, edit(IB, path, value)).status == status
+
+
+def test_mig_is_switched_off_on_the_flagged_gpus_alone() -> None:
+    """Without -i it takes the instances of every tenant of the node."""
+    found = run("GPU-MIG-ON", edit(edit(IB, "gpu.gpus.2.mig_enabled", True), "gpu.gpus.5.mig_enabled", True))
+    assert found.commands == ("sudo nvidia-smi -i 2 -mig 0", "sudo nvidia-smi -i 5 -mig 0")
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "nvgrace-gpu-vfio-pci"])
+def test_gpus_of_virtual_machines_are_not_missed(driver: str) -> None:
+    functions = IB.pcie.functions
+    assert isinstance(functions, tuple)
+    last = next(i for i, entry in enumerate(functions) if entry.pci == "0000:88:00.0")
+    assert run("GPU-COUNT-SHORT", edit(SEVEN, f"pcie.functions.{last}.driver", driver)).status == "passed"
 
 
 def test_peer_access_that_nobody_told_is_unknown() -> None:

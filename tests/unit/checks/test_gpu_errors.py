@@ -25,6 +25,8 @@ def logged(*xids: Xid) -> Snapshot:
     return edit(IB, "gpu.driver.xids", xids)
 
 
+WANTED = Xid(154, PCI, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+TAKEN_BACK = Xid(154, PCI, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
 APPLICATION = logged(Xid(31, PCI, "MMU fault"), Xid(13, PCI, "graphics exception"), Xid(43, PCI, "stopped"))
 
 CASES = [
@@ -43,6 +45,18 @@ CASES = [
         "Node Reboot Required",
         fix_says="154",
     ),
+    Case("GPU-XID-FATAL", logged(TAKEN_BACK, WANTED), logged(WANTED, TAKEN_BACK), "GPU Reset Required", fix_says="154"),
+    Case(
+        "GPU-XID-FATAL",
+        logged(Xid(95, PCI, "uncontained"), WANTED, TAKEN_BACK),  # was reset, as it was told to be
+        logged(WANTED, TAKEN_BACK),
+        "since then recovered",
+        "warn",
+    ),
+    Case("GPU-XID-FATAL", logged(WANTED, TAKEN_BACK, Xid(95, PCI, "again")), IB, "again"),
+    Case("GPU-XID-FATAL", logged(Xid(95, PCI, "one"), TAKEN_BACK, Xid(95, PCI, "two")), IB, "(2 times)"),
+    Case("GPU-XID-FATAL", logged(Xid(95, PCI, "one"), Xid(154, "0000:28:00", TAKEN_BACK.line)), IB, "Xid 95"),
+    Case("GPU-XID-FATAL", logged(Xid(95, PCI, "one"), TAKEN_BACK, WANTED), IB, "Xid 95"),
     Case("GPU-XID-FATAL", logged(*(Xid(119, PCI, "GSP") for _ in range(40))), IB, "(40 times)"),
     Case("GPU-XID-FATAL", edit(IB, "gpu.gpus.6.lost", "GPU is lost"), IB, "GPU 6: GPU is lost"),
     Case("GPU-XID-NVLINK5", logged(Xid(149, PCI, FATAL_LINE, fatal=True)), APPLICATION, "NETIR_LINK_EVT"),

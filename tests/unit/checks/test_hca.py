@@ -12,8 +12,9 @@ from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import Setting
 from epctl.core.snapshot.rdma import RdmaDevice
 from epctl.core.snapshot.software import VerbsProbe
+from epctl.probes.rdma_tree import RDMA_DRIVERS
 from tests.support.cases import Case, run, verify
-from tests.support.nodes import edit, efa_node, env, gb200_node, ib_node, nic, roce_node
+from tests.support.nodes import dist, edit, efa_node, env, gb200_node, ib_node, nic, roce_node
 
 NODE = ib_node()
 ROCE = roce_node()
@@ -38,6 +39,10 @@ SLOW_SISTER = edit(NODE, "rdma.devices.3.ports.0.rate_gbps", 200.0)
 ROUTED = edit(ROCE, "rdma.netdevs.1.default_route", True)
 ONE_CARD = edit(ROUTED, "rdma.devices", ROUTED.rdma.devices[:1])  # type: ignore[index]
 VF = card("mlx5_8", "0000:19:00.2", physfn="0000:19:00.0")
+
+
+def pod(container: object = "kubernetes") -> Snapshot:
+    return edit(with_cards(NODE, VF), "host.container", container)
 
 
 def driven_by(driver: object) -> Snapshot:
@@ -73,7 +78,9 @@ CASES = [
     Case("NIC-NOT-MLX5", driven_by("bnxt_en"), ROCE, "bnxt_en: mlx5_0, mlx5_1"),
     Case("NIC-NOT-MLX5", driven_by("irdma"), ROCE, "asked for by profile deepep-1", profiles=V1),
     Case("NIC-NOT-MLX5", env(efa_node(), NCCL_GIN_TYPE="3"), env(NODE, NCCL_GIN_TYPE="3"), "NCCL_GIN_TYPE=3"),
-    Case("OFED-USERSPACE-OLD", OLD_MLX5, NODE, "ends at MLX5_1.22, MLX5_1.25 (data direct) is missing"),
+    # Data direct is a matter of ConnectX-8: rdma-core 39 of Ubuntu 22.04 is no fault beside a ConnectX-7.
+    Case("OFED-USERSPACE-OLD", OLD_MLX5, NODE, "ends at MLX5_1.22, MLX5_1.25 (data direct", "info"),
+    Case("OFED-USERSPACE-OLD", edit(OLD_MLX5, "rdma.devices.*.ca_type", "MT4131"), NODE, "data direct", "warn"),
     Case(
         "OFED-USERSPACE-OLD", edit(OLD_MLX5, "active.gin", (Setting("proxy", "no"),)), NODE, "no GIN type works", "fail"
     ),
@@ -93,9 +100,12 @@ CASES = [
         "virtual function of 0000:19:00.0, which is here, too",
         "warn",
     ),
-    Case("NIC-PF-AND-VF", with_cards(NODE, VF), NODE, "mlx5_8 is a virtual function of mlx5_0 (0000:19:00.0)"),
-    Case("NIC-PF-AND-VF", with_cards(NODE, VF), env(with_cards(NODE, VF), NCCL_IB_HCA="^=mlx5_0"), "mlx5_8"),
-    Case("NIC-PF-AND-VF", with_cards(NODE, VF), env(with_cards(NODE, VF), NCCL_IB_MERGE_NICS="0"), "mlx5_8"),
+    Case("NIC-PF-AND-VF", pod(), NODE, "mlx5_8 is a virtual function of mlx5_0 (0000:19:00.0)"),
+    Case("NIC-PF-AND-VF", pod(), env(pod(), NCCL_IB_HCA="^=mlx5_0"), "mlx5_8"),
+    Case("NIC-PF-AND-VF", pod(), env(pod(), NCCL_IB_MERGE_NICS="0"), "mlx5_8"),
+    # On a host with SR-IOV both are always there.
+    Case("NIC-PF-AND-VF", with_cards(NODE, VF), NODE, "seen from the host", "info"),
+    Case("NIC-PF-AND-VF", pod(Absent("permission")), NODE, "container: permission", "warn"),
     Case("RDMA-PROVIDER-MISSING", BLIND, NODE, "sysfs has mlx5_0, mlx5_1"),
     Case(
         "RDMA-PROVIDER-MISSING",
@@ -133,10 +143,28 @@ def test_the_fix_excludes_the_slow_adapter_by_its_exact_name() -> None:
     assert found.commands == ("export NCCL_IB_HCA='^=mlx5_an0,mlx5_8'",)
 
 
+def test_the_adapter_whose_rate_deepep_takes_is_one_of_the_fabric() -> None:
+    """Its default name may be that of a storage card, and 2.5 has no setting for another."""
+    slow = edit(NODE, "rdma.devices.0.ports.0.rate_gbps", 100.0)
+    slow = edit(edit(slow, "rdma.devices.0.board_id", "MT_0000000012"), "rdma.devices.0.ca_type", "MT4125")
+    found = run("NIC-STORAGE-SELECTED", slow)
+    assert any("takes its link rate from mlx5_0 (fixed in deepinfer-ep 2.5.0)" in line for line in found.evidence)
+    second = dist(dist(env(slow, EP_NIC_NAME="mlx5_1"), "deepinfer-ep", None), "deep-ep", "2.1.0")
+    assert not any("link rate" in line for line in run("NIC-STORAGE-SELECTED", second).evidence)
+
+
 def test_gpu_initiated_rdma_that_nobody_asks_for_needs_no_mlx5() -> None:
     assert run("NIC-NOT-MLX5", env(driven_by("bnxt_en"), NCCL_GIN_TYPE="2")).status == "skipped"
     assert run("NIC-NOT-MLX5", env(driven_by("bnxt_en"), EP_DISABLE_GIN="1")).status == "skipped"
     assert run("NIC-NOT-MLX5", driven_by("bnxt_en"), ("nccl-ep",)).status == "skipped"
+
+
+def test_every_driver_that_the_probe_tells_has_a_provider() -> None:
+    assert set(RDMA_DRIVERS.values()) <= set(hca.PROVIDERS)
+    for driver in RDMA_DRIVERS.values():
+        wanted = hca.PROVIDERS[driver]
+        assert run("RDMA-PROVIDER-MISSING", without_verbs(driven_by(driver), providers=(wanted,))).status == "passed"
+        assert run("RDMA-PROVIDER-MISSING", without_verbs(driven_by(driver), providers=("rxe",))).status == "failed"
 
 
 def test_adapters_that_verbs_cannot_open_for_another_reason_are_unknown() -> None:

@@ -77,6 +77,13 @@ CASES = [
     Case("IBGDA-UNPRIV", edit(POD, "rdma.uverbs", ()), POD, "0 uverbs files", profiles=V1),
     Case("IBGDA-UNPRIV", edit(POD, "rdma.uverbs.*.read_write", False), POD, "8 uverbs files", profiles=V1),
     Case("IBGDA-UNPRIV", edit(POD, "host.cap_effective", DOCKER_CAPS), POD, "without SYS_RAWIO", "warn", V1),
+    Case(
+        "IBGDA-UNPRIV",
+        edit(_uar(0), "active.verbs.0.devx_uar_errno", Absent("permission", "mlx5dv_open_device for DevX: errno 1")),
+        _uar(0),
+        "mlx5_0: DevX is refused",
+        profiles=V1,
+    ),
     Case("IBGDA-UNPRIV", _uar(1), edit(_uar(0), "host.cap_effective", DOCKER_CAPS), "errno 1", profiles=V1),
     Case(
         "NVSHMEM-QP-COUNT",

@@ -43,7 +43,15 @@ CASES = [
         _files(ShmFile("psm_0", GIB, False), ShmFile("psm_1", 4096, UNKNOWN_OWNER)),
         "6 files",
     ),
-    Case("LIM-PTRACE", edit(IB, "active.pidfd_getfd", 1), IB, "errno 1", "fail"),
+    # One option of DeepEP 2.5 needs it, and stock Ubuntu refuses it: never a failure.
+    Case(
+        "LIM-PTRACE",
+        edit(IB, "active.pidfd_getfd", 1),
+        IB,
+        "deepinfer-ep 2.5.0 may share",
+        "warn",
+        fix_says="SYS_PTRACE",
+    ),
     Case("LIM-PTRACE", dist(edit(IB, "active.pidfd_getfd", 38), "deepinfer-ep", None), IB, "errno 38"),
     Case("LIM-PTRACE", edit(IB, "active.pidfd_getfd", 1), IB, "errno 1", profiles=("deepep-2",)),
     Case(
@@ -51,15 +59,15 @@ CASES = [
         edit(USER, "host.ptrace_scope", 1),
         edit(STATIC, "host.ptrace_scope", 1),
         "ptrace_scope is 1",
-        "fail",
+        "warn",
     ),
-    Case("LIM-PTRACE", edit(STATIC, "host.ptrace_scope", 3), STATIC, "everybody", "fail"),
+    Case("LIM-PTRACE", edit(STATIC, "host.ptrace_scope", 3), STATIC, "everybody", "warn"),
     Case(
         "LIM-PTRACE",
         edit(STATIC, "host.kernel", "4.18.0-553.el8.x86_64"),
         edit(USER, "host.ptrace_scope", Absent("not_found")),
         "4.18.0-553",
-        "fail",
+        "warn",
     ),
 ]
 

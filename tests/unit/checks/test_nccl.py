@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from epctl.core.fact import NOT_READ
+from epctl.core.fact import NOT_READ, Absent
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.software import DeepEp, Root, SharedLibrary
 from tests.support.cases import Case, run, verify
@@ -34,10 +34,15 @@ def rooted(sha256: str, *, headers: bool = True, lib: bool = True) -> Snapshot:
     return env(node, EP_NCCL_ROOT_DIR=ROOT)
 
 
+NO_NCCL = Absent("not_found", "no libnccl")
 CASES = [
     Case("NCCL-TOO-OLD", OLD, IB, "DeepEP 2.5 (deepinfer-ep) needs 2.32.3", fix_says="--no-deps"),
     Case("NCCL-TOO-OLD", edit(IB, "software.nccl_effective", "2.30.3"), IB, "2.30.4", profiles=("deepep-2",)),
-    Case("NCCL-TOO-OLD", OLD, edit(IB, "software.nccl_effective", "2.31.2"), "2.31.2", profiles=("efa",)),
+    Case("NCCL-TOO-OLD", OLD, edit(IB, "software.nccl_effective", "2.31.2"), "2.31.2", profiles=("efa", "nccl-ep")),
+    Case("NCCL-TOO-OLD", edit(IB, "software.nccl_effective", NO_NCCL), IB, "no NCCL is installed; deepinfer-ep 2.5.0"),
+    Case(
+        "NCCL-BUILD-RUNTIME-SKEW", edit(IB, "software.nccl_effective", NO_NCCL), IB, "built with NCCL 2.32.3, and none"
+    ),
     Case("NCCL-DOWNGRADED-BY-PIP", PIP, IB, "nvidia-nccl-cu13 2.28.9 (PyTorch pins 2.28.9)"),
     Case("NCCL-DOWNGRADED-BY-PIP", edit(PIP, "software.deep_ep", ()), IB, "is PyTorch's pin; DeepEP 2.5"),
     Case(
@@ -113,6 +118,27 @@ def test_both_traces_of_the_build_absent() -> None:
 def test_the_wheel_of_the_fix_follows_the_cuda_of_pytorch() -> None:
     assert "nvidia-nccl-cu13>=2.32.3" in run("NCCL-TOO-OLD", OLD).commands[0]
     assert "nvidia-nccl-cu12>=2.32.3" in run("NCCL-TOO-OLD", edit(OLD, "software.torch_cuda", "12.8")).commands[0]
+
+
+def test_no_nccl_is_nothing_to_a_node_without_an_ep_library() -> None:
+    """It is a definite no, never an unknown."""
+    bare = edit(edit(dist(IB, "deepinfer-ep", None), "software.deep_ep", ()), "software.nccl_effective", NO_NCCL)
+    for one in ("NCCL-TOO-OLD", "NCCL-BUILD-RUNTIME-SKEW", "GIN-TYPE-NONE", "GIN-NIC-FUSED-OLD"):
+        assert run(one, bare, ("deepep-2.5", "epctl")).status == "skipped", one
+
+
+@pytest.mark.parametrize(
+    ("build", "generation"),
+    [
+        (DeepEp("sgl-deep-ep", "0.1.2", "/x", "2.30.4", release="2.1.0"), 2),
+        (DeepEp("sgl-deep-ep", "0.1.0", "/x", "2.30.4", release="1"), 1),
+        (DeepEp("sgl-deep-ep-v25", "0.1.0rc0", "/x", "2.30.4"), 2),
+    ],
+)
+def test_own_numbers_of_a_distribution_do_not_make_it_a_first_generation(build: DeepEp, generation: int) -> None:
+    node = edit(IB, "software.deep_ep", (build,))
+    status = run("NCCL-BUILD-RUNTIME-SKEW", node, ("deepep-2",)).status
+    assert status == ("skipped" if generation == 1 else "failed")
 
 
 def test_first_generation_has_no_nccl_of_its_build() -> None:

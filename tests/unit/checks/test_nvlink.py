@@ -21,7 +21,9 @@ assert isinstance(GPUS, tuple)
 LINKS = GPUS[0].links
 assert isinstance(LINKS, tuple)
 FM = "gpu.driver.services.0.state"
-FM_DOWN = edit(IB, FM, "inactive")
+FM_DOWN = edit(edit(IB, FM, "inactive"), "gpu.driver.services.0.running", False)
+POD = edit(edit(IB, FM, Absent("tool_missing")), "host.container", "kubernetes")
+POD_WITHOUT_LINKS = edit(POD, "gpu.gpus.*.links", Absent("unsupported"))
 GUEST = edit(FM_DOWN, "host.virtualization", "kvm")
 NO_MULTICAST = edit(IB, "active.devices.*.multicast", False)
 LINK_DOWN = edit(IB, "gpu.gpus.3.links.7.active", False)
@@ -63,6 +65,14 @@ CASES = [
         "post Rx-Det failed",
     ),
     Case("NVLS-BIND-401", FM_DOWN, IB, "nvidia-fabricmanager is inactive"),
+    Case(
+        "NVLS-BIND-401",
+        edit(IB, FM, "inactive"),  # whether it runs in a container of this host could not be seen
+        edit(edit(IB, FM, "inactive"), "gpu.driver.services.0.running", True),
+        "inactive",
+        "warn",
+    ),
+    Case("NVLS-BIND-401", edit(edit(IB, FM, "inactive"), "active.cu_init", 802), IB, "inactive"),
     Case("NVLS-BIND-401", FM_DOWN, GUEST, "offer NVLink multicast"),
     Case("NVLS-BIND-401", FM_DOWN, edit(NO_MULTICAST, FM, "inactive"), "inactive"),
     Case("NVLS-BIND-401", env(FM_DOWN, NCCL_NVLS_ENABLE="0"), IB, "NCCL_NVLS_ENABLE=0", "warn"),
@@ -99,6 +109,18 @@ CASES = [
         ("NVLINK-PAIRWISE-ONLY", edit(IB, "gpu.p2p", NOT_READ), "unknown"),
         ("NVLINK-PAIRWISE-ONLY", edit(IB, "gpu.p2p.0.nvlink", NOT_READ), "unknown"),
         ("NVLINK-SPEED-UNREADABLE", edit(IB, "gpu.nvlink_status_lines", Absent("timed_out")), "unknown"),
+        ("NVLINK-SPEED-UNREADABLE", edit(ONE_GPU_GUEST, "gpu.nvlink_status_lines", False), "skipped"),
+        ("NVLINK-SPEED-UNREADABLE", edit(PCIE_BARE, "gpu.nvlink_status_lines", Absent("unsupported")), "skipped"),
+        (
+            "NVLINK-SPEED-UNREADABLE",
+            edit(edit(IB, "gpu.gpus.*.links", Absent("unsupported")), "gpu.nvlink_status_lines", Absent("unsupported")),
+            "skipped",
+        ),
+        (
+            "NVLINK-SPEED-UNREADABLE",
+            edit(edit(IB, "gpu.gpus.*.links.*.active", NOT_READ), "gpu.nvlink_status_lines", False),
+            "failed",
+        ),
         ("NVLINK-RXDET-KMSG", edit(IB, "gpu.driver.kernel_log", Absent("permission")), "unknown"),
         ("NVLS-BIND-401", edit(FM_DOWN, "active.devices", NOT_PROBED), "unknown"),
         ("NVLS-BIND-401", edit(IB, "active.devices", NOT_PROBED), "passed"),
@@ -107,6 +129,11 @@ CASES = [
         ("NVLS-BIND-401", edit(IB, "gpu.driver.services", (Service("nvidia-imex", "active"),)), "unknown"),
         ("NVLS-BIND-HANG", edit(LINK_DOWN, "active.devices", NOT_PROBED), "unknown"),
         ("NVLS-BIND-HANG", edit(LINK_DOWN, "gpu.gpus", GPUS[:2]), "skipped"),
+        ("NVLS-BIND-HANG", edit(IB, "gpu.gpus.2.links", NOT_READ), "unknown"),
+        ("NVLS-BIND-HANG", edit(IB, "gpu.gpus.*.links", Absent("unsupported")), "skipped"),
+        ("NVLS-BIND-401", edit(POD, "gpu.gpus.*.fabric_state", NOT_READ), "unknown"),
+        ("NVLS-BIND-401", edit(POD_WITHOUT_LINKS, "gpu.gpus.*.fabric_state", Absent("unsupported")), "skipped"),
+        ("NVLS-BIND-401", POD, "passed"),
     ],
 )
 def test_facts_that_are_absent(one: str, node: Snapshot, status: str) -> None:
@@ -116,6 +143,10 @@ def test_facts_that_are_absent(one: str, node: Snapshot, status: str) -> None:
 def test_passing_multicast_says_that_the_bind_was_not_tried() -> None:
     for one in ("NVLS-BIND-401", "NVLS-BIND-HANG"):
         assert "not tried" in run(one, IB).evidence[0]
+    assert "all GPUs are registered" in run("NVLS-BIND-401", IB).evidence[0]
+    assert "144 NVLinks of 8 GPUs are up" in run("NVLS-BIND-HANG", IB).evidence[0]
+    no_log = edit(IB, "gpu.driver.xids", Absent("permission"))
+    assert "kernel log not readable" in run("NVLS-BIND-HANG", no_log).evidence[0]
 
 
 def test_an_unreadable_environment_lowers_nothing() -> None:

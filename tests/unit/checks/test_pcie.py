@@ -30,6 +30,8 @@ def nic0(node: Snapshot, **facts: object) -> Snapshot:
 
 
 TRANSLATED = edit(NODE, "pcie.functions.*.iommu_type", "DMA-FQ")
+ON_GRACE = edit(bridge(TRANSLATED, ROOT_PORT, validate=True, redirect=True), "host.architecture", "aarch64")
+SLOT_X8 = edit(edit(NODE, "gpu.gpus.0.pcie_width", 8), f"pcie.functions.{SWITCH_PORT_OF_GPU}.width_max", 8)
 OOM = LogLine("oom", "Out of memory: Killed process 4711 (pingmesh-agent) total-vm:1kB")
 OTHER_OOM = LogLine("oom", "Out of memory: Killed process 4711 (python3) total-vm:1kB")
 
@@ -42,7 +44,9 @@ CASES = [
     ),
     Case("PCI-IOMMU-TRANSLATE", TRANSLATED, NODE, "type DMA-FQ, not identity: 0000:18:00.0, 0000:19:00.0", "warn"),
     Case("PCI-IOMMU-TRANSLATE", bridge(TRANSLATED, SWITCH_PORT_OF_GPU, redirect=True), NODE, "ACS redirects", "fail"),
-    Case("PCI-IOMMU-TRANSLATE", TRANSLATED, edit(TRANSLATED, "pcie.iommu_groups", 0), "DMA-FQ"),
+    Case("PCI-IOMMU-TRANSLATE", TRANSLATED, edit(TRANSLATED, "pcie.iommu_groups", 0), "DMA-FQ", "warn"),
+    # Root ports redirect what passes them anyway (a warning of PCI-ACS-ON): no worse here.
+    Case("PCI-IOMMU-TRANSLATE", bridge(TRANSLATED, ROOT_PORT, redirect=True), ON_GRACE, "DMA-FQ", "warn"),
     Case(
         "PCI-IOMMU-TRANSLATE",
         edit(NODE, f"pcie.functions.{NIC0}.iommu_type", "DMA"),
@@ -62,6 +66,13 @@ CASES = [
         "ib_monitor",
     ),
     Case("PCI-LINK-DOWNGRADED", edit(NODE, "gpu.gpus.3.pcie_width", 8), NODE, "GPU 3: x8 of x16 (NVML)"),
+    Case("PCI-LINK-DOWNGRADED", edit(SLOT_X8, "gpu.gpus.0.pcie_width", 4), SLOT_X8, "x4 of x16 (NVML) in a slot of 8"),
+    Case(
+        "PCI-LINK-DOWNGRADED",
+        edit(edit(SLOT_X8, "host.virtualization", "kvm"), "gpu.gpus.0.pcie_width", 8),  # the bridge is emulated
+        SLOT_X8,
+        "GPU 0: x8 of x16 (NVML)",
+    ),
     Case(
         "PCI-LINK-DOWNGRADED",
         edit(edit(NODE, "gpu.gpus.3.pcie_generation", 1), "gpu.gpus.3.utilization_percent", 97),
@@ -131,6 +142,26 @@ def test_root_ports_of_arm_hosts_redirect_by_nature() -> None:
         run("PCI-ACS-ON", bridge(edit(NODE, "host.architecture", "aarch64"), ROOT_PORT, validate=True)).status
         == "passed"
     )
+
+
+def test_grace_is_not_told_to_pass_through() -> None:
+    """Before Linux 6.11 no CUDA context can be made there with iommu.passthrough=1 (NVIDIA/NV-Kernels#22)."""
+    assert "Arm" in run("PCI-IOMMU-TRANSLATE", ON_GRACE).evidence[-1]
+    assert "passthrough" not in registered()["PCI-IOMMU-TRANSLATE"].fix
+
+
+def test_acs_is_left_on_where_it_isolates_guests() -> None:
+    node = bridge(NODE, SWITCH_PORT_OF_NIC, redirect=True)
+    found = run("PCI-ACS-ON", edit(node, f"pcie.functions.{NIC0}.driver", "vfio-pci"))
+    assert (found.status, found.commands) == ("failed", ())
+    assert "isolates" in found.fix
+
+
+def test_a_log_without_killed_agents_says_what_was_not_looked_at() -> None:
+    assert "nothing was killed" in run("PCI-FW-VENDOR249", NODE).evidence[0]
+    found = run("PCI-FW-VENDOR249", edit(NODE, "gpu.driver.kernel_log", (OTHER_OOM,)))
+    assert "killed was python3" in found.evidence[0]
+    assert "was not looked at" in found.evidence[0]
 
 
 def test_fix_of_acs_names_the_bridge_and_nothing_that_is_no_address() -> None:

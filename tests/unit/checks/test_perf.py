@@ -41,7 +41,7 @@ CASES = [
         "warn",
     ),
     Case("PERF-NVLINK-BW-FLOOR", edit(IB, "gpu.gpus.6.links.3.speed_gbs", 13.281), IB, "GPU 6: link 3 13.281 GB/s"),
-    Case("PERF-NVLINK-BW-FLOOR", edit(IB, "gpu.gpus.6.links.3.errors", (("recovery", 2),)), IB, "recovery 2"),
+    Case("PERF-NVLINK-BW-FLOOR", edit(IB, "gpu.gpus.6.links.3.errors", (("recovery", 2),)), IB, "recovery 2", "warn"),
     Case("PERF-NVLINK-BW-FLOOR", edit(IB, "gpu.gpus.6.links.3.errors", (("replay", 12),)), IB, "replay 12", "info"),
     Case(
         "PERF-NVLINK-BW-FLOOR",
@@ -52,11 +52,12 @@ CASES = [
             (("total_link_recovery_events", 1), ("rx_bytes", 9), ("fec_errors_0", 9)),
         ),
         "link_recovery_failed_events 1",
+        "warn",
     ),
     Case("PERF-AR-OFF", env(IB, NCCL_IB_ADAPTIVE_ROUTING="0"), IB, "NCCL_IB_ADAPTIVE_ROUTING=0", num_nodes=2),
     Case("PERF-AR-OFF", env(IB, NCCL_IB_ADAPTIVE_ROUTING="0"), env(IB, NCCL_IB_ADAPTIVE_ROUTING="1"), "=0", "info"),
     Case("PERF-ROCE-PATH-SPREAD", PLAIN, ROCE, "8 RoCE ports", num_nodes=2),
-    Case("PERF-ROCE-PATH-SPREAD", PLAIN, env(PLAIN, NCCL_IB_QPS_PER_CONNECTION="2"), "is 1", "info"),
+    Case("PERF-ROCE-PATH-SPREAD", PLAIN, env(PLAIN, NCCL_IB_QPS_PER_CONNECTION="2"), "is 1"),
     Case("PERF-ROCE-PATH-SPREAD", PLAIN, env(PLAIN, NCCL_IB_ADAPTIVE_ROUTING="1"), "unset", num_nodes=2),
     Case("PERF-CC-ON", cnp(IB, 7), cnp(IB, 0), "rp_cnp_handled is 7"),
     Case("PERF-IB-ERR-COUNTERS", edit(IB, COUNTERS, errors(("symbol_error", 3))), IB, "mlx5_2: symbol_error is 3"),
@@ -97,6 +98,12 @@ CASES = [
 )
 def test_one_fact_absent(one: str, path: str, value: object, status: str) -> None:
     assert run(one, edit(IB, path, value)).status == status
+
+
+def test_a_passed_link_speed_says_that_no_bandwidth_was_measured() -> None:
+    quiet = edit(IB, "gpu.gpus.*.links.*.errors", NOT_READ)
+    assert "error counters of 18 at rest (NVML); link states alone" in run("PERF-NVLINK-BW-FLOOR", IB).evidence[0]
+    assert "error counters not told" in run("PERF-NVLINK-BW-FLOOR", quiet).evidence[0]
 
 
 def test_link_speeds_that_nobody_told_are_unknown() -> None:

@@ -1,4 +1,4 @@
-"""Checks of RoCE: MTU, GIDs, namespaces, traffic class."""
+"""Checks of RoCE: MTU, GIDs, namespaces."""
 
 from __future__ import annotations
 
@@ -32,16 +32,6 @@ def nccl(node: Snapshot, version: object) -> Snapshot:
     return edit(node, "software.nccl_effective", version)
 
 
-def without_tc(node: Snapshot = NODE) -> Snapshot:
-    """No traffic class for NCCL."""
-    assert isinstance(node.env.variables, tuple)
-    return edit(node, "env.variables", tuple(one for one in node.env.variables if one.name != "NCCL_IB_TC"))
-
-
-def pfc(*priorities: int) -> Snapshot:
-    return edit(without_tc(), "rdma.netdevs.*.pfc_priorities", priorities)
-
-
 def unread_mtu(mtu: int) -> Snapshot:
     """ibv_devinfo is not installed; the interface tells."""
     return edit(port(0, active_mtu=Absent("tool_missing")), "rdma.netdevs.1.mtu", mtu)
@@ -53,7 +43,7 @@ V6 = port(5, gids=(LOCAL, LOCAL_V2, GLOBAL))
 ELSEWHERE = edit(port(1, gids=()), "rdma.devices.1.netdevs", ())
 
 CASES = [
-    Case("ROCE-MTU-SMALL", nccl(SMALL, "2.30.7"), nccl(NODE, "2.30.7"), "mlx5_2: active MTU 1024 (ibv_devinfo)"),
+    Case("ROCE-MTU-SMALL", nccl(SMALL, "2.30.7"), nccl(NODE, "2.30.7"), "mlx5_2: active MTU 1024 (verbs)"),
     Case("ROCE-MTU-SMALL", nccl(SMALL, "2.30.4"), NODE, "asked for by profile deepep-2.5, NCCL 2.30.4", "fail"),
     Case("ROCE-MTU-SMALL", SMALL, NODE, "NCCL 2.32.3", "warn"),
     Case("ROCE-MTU-SMALL", nccl(SMALL, Absent("not_found")), NODE, "NCCL unknown", "warn"),
@@ -105,22 +95,7 @@ CASES = [
     Case(
         "NIC-OTHER-NETNS", ELSEWHERE, edit(NODE, "rdma.devices.1.netdevs", ()), "mlx5_1"
     ),  # its GIDs name an interface
-    Case(
-        "ROCE-GDAKI-TC",
-        edit(without_tc(), "rdma.devices.3.global_tclass", 106),
-        NODE,
-        "mlx5_3: global traffic class 106",
-    ),
-    Case("ROCE-GDAKI-TC", pfc(3), pfc(0, 3), "eth0 has PFC on priority 3, not on 0"),
-    Case("ROCE-GDAKI-TC", pfc(3), pfc(), "NCCL_GIN_IB_TC are not set"),
-    Case("ROCE-GDAKI-TC", pfc(3), env(pfc(3), NCCL_GIN_IB_TC="106"), "priority 3"),
-    Case(
-        "ROCE-GDAKI-TC",
-        edit(NODE, "rdma.devices.0.global_tclass", 160),
-        edit(NODE, "rdma.devices.0.global_tclass", 104),  # the same DSCP as NCCL_IB_TC=106
-        "NCCL_IB_TC=106 (environment), global traffic class 160 (sysfs): two classes",
-        "warn",
-    ),
+    Case("ROCE-MTU-UNEVEN", unread_mtu(1500), unread_mtu(9000), "active MTU 1024: mlx5_0; active MTU 4096: mlx5_1"),
 ]
 
 
@@ -144,20 +119,20 @@ def test_ports_that_carry_no_ep_traffic_may_have_small_frames() -> None:
     assert run("ROCE-MTU-SMALL", edit(node, "rdma.devices.2.ports.0.active_mtu", 1024)).status == "passed"
 
 
-def test_the_traffic_class_matters_to_gdaki_alone() -> None:
-    assert run("ROCE-GDAKI-TC", pfc(3), PLAIN).status == "skipped"
-    assert run("ROCE-GDAKI-TC", edit(pfc(3), "rdma.devices.*.driver", "bnxt_en")).status == "skipped"
-
-
-def test_adapters_without_a_global_class_have_none() -> None:
-    assert run("ROCE-GDAKI-TC", edit(pfc(), "rdma.devices.*.global_tclass", Absent("not_found"))).status == "passed"
+def test_interfaces_that_differ_beyond_what_rdma_uses_are_even() -> None:
+    assert (
+        run(
+            "ROCE-MTU-UNEVEN", edit(unread_mtu(4200), "rdma.devices.*.ports.0.active_mtu", Absent("tool_missing"))
+        ).status
+        == "passed"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "node"),
     [
         ("ROCE-MTU-SMALL", edit(port(0, active_mtu=Absent("tool_missing")), "rdma.netdevs", Absent("failed"))),
-        ("ROCE-MTU-UNEVEN", port(0, active_mtu=Absent("tool_missing"))),
+        ("ROCE-MTU-UNEVEN", edit(port(0, active_mtu=Absent("tool_missing")), "rdma.netdevs", Absent("failed"))),
         ("ROCE-GID-EMPTY", port(0, gids=Absent("permission"))),
         ("ROCE-GID-EMPTY", edit(LINK_LOCAL, "rdma.netdevs.1.addresses", Absent("failed"))),
         ("ROCE-GID-EMPTY", edit(LINK_LOCAL, "rdma.netdevs", Absent("failed"))),
@@ -165,9 +140,6 @@ def test_adapters_without_a_global_class_have_none() -> None:
         ("ROCE-GID-FORCED-WRONG", edit(NODE, "env.variables", Absent("not_read"))),
         ("ROCE-GID-V6-ONLY", edit(NODE, "rdma.devices.0.ports.0.gids.3.type", Absent("failed"))),
         ("NIC-OTHER-NETNS", edit(NODE, "rdma.devices.0.netdevs", Absent("permission"))),
-        ("ROCE-GDAKI-TC", edit(without_tc(), "rdma.devices.*.global_tclass", Absent("permission"))),
-        ("ROCE-GDAKI-TC", edit(without_tc(), "rdma.netdevs.*.pfc_priorities", Absent("tool_missing"))),
-        ("ROCE-GDAKI-TC", edit(without_tc(), "rdma.netdevs", Absent("failed"))),
         ("ROCE-MTU-SMALL", edit(NODE, "rdma.devices.*.ports.0.link_layer", Absent("failed"))),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from epctl.checks import topology
 from epctl.core.check import Check, registered
-from epctl.core.fact import NOT_READ, Absent
+from epctl.core.fact import NOT_PROBED, NOT_READ, Absent
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import Service
 from epctl.core.snapshot.rdma import DeviceNode
@@ -27,9 +27,13 @@ IMEX = "gpu.driver.services.0.state"
 NO_CTL = edit(
     edit(RACK, "gpu.driver.imex_domain", Absent("tool_missing")), "gpu.driver.imex_matrix_bad", Absent("tool_missing")
 )
-IMEX_DOWN = edit(NO_CTL, IMEX, "inactive")
 CHANNEL = "/dev/nvidia-caps-imex-channels/channel0"
 NO_CHANNEL = edit(RACK, "host.nvidia_nodes", (DeviceNode("/dev/nvidiactl", True),))
+IDLE = edit(NO_CTL, IMEX, "inactive")
+"""The service is off, a channel may be used: so looks a host whose IMEX the DRA driver or a prolog of Slurm starts."""
+IMEX_DOWN = edit(edit(IDLE, "host.nvidia_nodes", NO_CHANNEL.host.nvidia_nodes), "active.cumem_fabric", NOT_PROBED)
+IMEX_DOWN = edit(IMEX_DOWN, "gpu.driver.imex_nodes_file", True)
+MASKED = edit(IMEX_DOWN, "gpu.driver.services.0.load", "masked")
 CLOSED = edit(RACK, "host.nvidia_nodes", (DeviceNode(CHANNEL, False),))
 OLD_NCCL = edit(RACK, "software.nccl_effective", "2.27.5")
 HALF = env(IB, CUDA_VISIBLE_DEVICES="0,1,2,3")
@@ -60,16 +64,38 @@ CASES = [
     Case("IMEX-DAEMON-DOWN", env(IMEX_DOWN, NCCL_MNNVL_ENABLE="0"), RACK, "inactive", "warn", num_nodes=4),
     Case("IMEX-DAEMON-DOWN", edit(RACK, "gpu.driver.imex_domain", "DEGRADED"), RACK, "DEGRADED", num_nodes=2),
     Case("IMEX-DAEMON-DOWN", edit(RACK, "gpu.driver.imex_matrix_bad", ("0-3: I",)), RACK, "0-3: I", num_nodes=2),
-    Case("IMEX-CHANNEL-MISSING", NO_CHANNEL, RACK, "has no channel"),
-    Case("IMEX-CHANNEL-MISSING", CLOSED, RACK, "channel0 may not be read and written"),
+    Case("IMEX-DAEMON-DOWN", edit(IMEX_DOWN, IMEX, "failed"), NO_CTL, "failed", num_nodes=4),
+    Case("IMEX-DAEMON-DOWN", IDLE, NO_CTL, "channel may be used", "warn", num_nodes=4, fix_says="DRA driver"),
+    Case(
+        "IMEX-DAEMON-DOWN",
+        edit(NO_CTL, IMEX, "failed"),
+        edit(edit(IMEX_DOWN, IMEX, "failed"), "gpu.driver.services.0.running", True),
+        "failed",
+        num_nodes=4,
+    ),
+    Case(
+        "IMEX-DAEMON-DOWN",
+        edit(IMEX_DOWN, "gpu.driver.imex_nodes_file", False),
+        edit(IMEX_DOWN, "gpu.driver.services.0.running", True),  # in a pod of a ComputeDomain
+        "nodes_config.cfg is not known to be there",
+        "warn",
+        num_nodes=4,
+        fix_says="DRA driver",
+    ),
+    Case("IMEX-CHANNEL-MISSING", NO_CHANNEL, RACK, "has no channel", num_nodes=2),
+    Case("IMEX-CHANNEL-MISSING", NO_CHANNEL, RACK, "has no channel", "warn"),  # a job on one node needs none
+    Case("IMEX-CHANNEL-MISSING", env(NO_CHANNEL, NCCL_MNNVL_ENABLE="0"), RACK, "no channel", "warn", num_nodes=2),
+    Case("IMEX-CHANNEL-MISSING", MASKED, RACK, "has no channel", "warn", num_nodes=2, fix_says="claim a channel"),
+    Case("IMEX-CHANNEL-MISSING", CLOSED, RACK, "channel0 may not be read and written", num_nodes=2),
     Case(
         "IMEX-CHANNEL-MISSING",
         CLOSED,
         edit(RACK, "host.nvidia_nodes", (DeviceNode(CHANNEL, False), DeviceNode(CHANNEL[:-1] + "7", True))),
         "channel0",
+        num_nodes=2,
     ),
-    Case("IMEX-CHANNEL-MISSING", edit(RACK, "host.imex_in_proc_devices", False), RACK, "/proc/devices"),
-    Case("IMEX-CHANNEL-MISSING", edit(RACK, "active.cumem_fabric", 800), RACK, "800"),
+    Case("IMEX-CHANNEL-MISSING", edit(RACK, "host.imex_in_proc_devices", False), RACK, "/proc/devices", num_nodes=2),
+    Case("IMEX-CHANNEL-MISSING", edit(RACK, "active.cumem_fabric", 800), RACK, "800", num_nodes=2),
     Case("MNNVL-CLIQUE-SPLIT", edit(RACK, "gpu.gpus.3.fabric_clique", 6), RACK, "GPU 3: cluster"),
     Case("MNNVL-CLIQUE-SPLIT", edit(RACK, "gpu.gpus.3.fabric_cluster_uuid", "ab" * 16), RACK, "abab"),
     Case(
@@ -103,6 +129,7 @@ CASES = [
         ("NCCL-SUBSET-NICS", env(IB, CUDA_VISIBLE_DEVICES="MIG-1234"), "skipped"),
         ("IMEX-DAEMON-DOWN", edit(IMEX_DOWN, "host.container", "kubernetes"), "unknown"),
         ("IMEX-DAEMON-DOWN", edit(NO_CTL, "gpu.driver.services", ()), "unknown"),
+        ("IMEX-DAEMON-DOWN", MASKED, "unknown"),
         ("IMEX-DAEMON-DOWN", edit(NO_CTL, "gpu.driver.imex_domain", Absent("timed_out")), "unknown"),
         ("IMEX-DAEMON-DOWN", edit(RACK, "gpu.gpus.*.fabric_cluster_uuid", NOT_READ), "unknown"),
         ("IMEX-DAEMON-DOWN", edit(RACK, "gpu.gpus.*.fabric_cluster_uuid", "0" * 32), "skipped"),
@@ -124,6 +151,26 @@ def test_a_cluster_uuid_on_an_hgx_board_makes_no_rack() -> None:
         (Service("nvidia-imex", "inactive"),),
     )
     assert run("IMEX-DAEMON-DOWN", node, num_nodes=4).status == "skipped"
+
+
+ENABLE = "sudo systemctl enable --now nvidia-imex"
+
+
+def test_a_service_that_kubernetes_needs_off_is_never_switched_on() -> None:
+    """IMEX of the host and of a ComputeDomain exclude each other: the second one ends with NV_ERR_IN_USE."""
+    assert ENABLE in run("IMEX-DAEMON-DOWN", IMEX_DOWN, num_nodes=4).commands
+    for node in (IDLE, MASKED, edit(IMEX_DOWN, "gpu.driver.imex_nodes_file", False), edit(IMEX_DOWN, IMEX, "failed")):
+        assert ENABLE not in run("IMEX-DAEMON-DOWN", node, num_nodes=4).commands
+
+
+def test_channels_are_made_by_what_the_driver_still_has() -> None:
+    """nvidia-modprobe makes no IMEX channels any more; its -s makes device files of NVSwitches."""
+    commands = run("IMEX-CHANNEL-MISSING", NO_CHANNEL, num_nodes=2).commands
+    assert any("mknod -m 0666 /dev/nvidia-caps-imex-channels/channel0" in line for line in commands)
+    for node in (NO_CHANNEL, CLOSED, MASKED, edit(NO_CHANNEL, "host.container", "kubernetes")):
+        assert not any("nvidia-modprobe" in line for line in run("IMEX-CHANNEL-MISSING", node).commands)
+    for node in (MASKED, edit(NO_CHANNEL, "host.container", "kubernetes"), CLOSED):
+        assert not any("mknod" in line for line in run("IMEX-CHANNEL-MISSING", node).commands)
 
 
 def test_the_default_partition_is_told_as_such() -> None:
