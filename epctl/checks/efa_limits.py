@@ -57,7 +57,8 @@ def efa_qp_limit(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="No huge pages are set aside for EFA",
     why="EFA limits the number of registered pages; with 4 KiB pages a host buffer of about 95 GB does not register.",
-    fix="Set 2 MiB huge pages aside when no job runs (the EFA installer does; they leave the memory of everything else), and back large host buffers with them.",
+    fix="Set 2 MiB huge pages aside when no job runs (the EFA installer does; they leave the memory of everything else), and back "
+    "large host buffers with them.",
     reference="https://github.com/ofiwg/libfabric/issues/9739",
     needs=(EFA,),
 )

@@ -100,7 +100,7 @@ def _contexts(context: Context) -> int | None:
     commands=(
         "ulimit -Hn",
         "ulimit -S -n 131072",
-        "printf '%s nofile 131072\\n' '* soft' 'root soft' | sudo tee /etc/security/limits.d/99-epctl-nofile.conf",
+        "printf '%s nofile %s\\n' '* soft' 131072 '* hard' 1048576 | sudo tee /etc/security/limits.d/99-epctl-nofile.conf",
     ),
     reference=f"{_NCCL_GUIDE} https://github.com/NVIDIA/nccl/issues/550",
     needs=(NVML,),

@@ -55,7 +55,7 @@ def profile_engram_get(context: Context) -> Iterator[Seen]:
     why="They are compiled in with a build switch (SYM_GENK) that released wheels do not have; the setting is then read by nobody, and "
     "collectives run as before.",
     fix="Build NCCL with SYM_GENK and put it first on the loader's path, or unset NCCL_SYM_GENK_ENABLE.",
-    reference="https://github.com/NVIDIA/nccl/blob/master/makefiles/common.mk",
+    reference="https://github.com/NVIDIA/nccl",
     needs=(GPU, wants("genk")),
 )
 def profile_genk_build(context: Context) -> Iterator[Seen]:

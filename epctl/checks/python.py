@@ -177,10 +177,13 @@ _POOLS = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "VLLM_USE_NCCL_SYMM_M
 """Switches that let NCCL register memory of PyTorch's pools."""
 
 
-def _contracted(context: Context, name: str) -> str:
-    """The line that takes the option out and keeps the others of the list."""
-    rest = ",".join(entry for entry in context.env[name].split(",") if not _EXPANDABLE.search(entry))
-    return f"export {name}={shlex.quote(rest)}" if rest.strip(" ,") else f"unset {name}"
+def _contracted(context: Context, names: list[str]) -> tuple[str, ...]:
+    """Lines that take the option out and keep the others of the list; none for a value that is no line."""
+    lines = []
+    for name in names:
+        rest = ",".join(entry for entry in context.env[name].split(",") if not _EXPANDABLE.search(entry))
+        lines.append(f"export {name}={shlex.quote(rest)}" if rest.strip(" ,") else f"unset {name}")
+    return tuple(line for line in lines if line.isprintable())
 
 
 @check(
@@ -204,7 +207,7 @@ def py_expandable_segments(context: Context) -> Iterator[Seen]:
     users += [told(context, name) for name in _POOLS if is_on(context, name)]
     if users:
         yield bad(
-            f"{text}, together with {', '.join(users)}", commands=tuple(_contracted(context, name) for name in asked)
+            f"{text}, together with {', '.join(users)}", commands=_contracted(context, asked)
         )
     else:
         yield good(f"{text}, and nothing here registers PyTorch's own memory")

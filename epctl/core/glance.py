@@ -56,6 +56,9 @@ def _network(node: Snapshot) -> str:
         return f"RDMA: {_short(devices)}"
     kinds: Counter[str] = Counter()
     for device in devices:
+        if device.manages_nvswitch is True:
+            kinds["way to the NVSwitches"] += 1
+            continue
         for port in value_or(device.ports, ()):
             rate = f"{port.rate_gbps:g} Gb/s" if isinstance(port.rate_gbps, float) else "rate unknown"
             kinds[

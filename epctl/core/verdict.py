@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -51,7 +51,7 @@ def summarise(findings: Iterable[Finding]) -> Summary:
     )
 
 
-def _verdict(findings: tuple[Finding, ...], wrong: list[str], blind: tuple[str, ...]) -> Verdict:
+def _verdict(findings: tuple[Finding, ...], wrong: Sequence[str], blind: tuple[str, ...]) -> Verdict:
     applied = [finding for finding in findings if finding.status != "skipped"]
     if "fail" in wrong:
         return "failed"

@@ -147,7 +147,9 @@ class Counting(FakeSource):
 
 
 def test_devices_are_opened_again_only_for_what_ibv_devinfo_left_out() -> None:
-    listed = {("ibv_devinfo", "-v"): (READERS / "ibv_devinfo" / "cx7_ndr_ib_verbose.txt").read_text()}
+    listed: dict[tuple[str, ...], str] = {
+        ("ibv_devinfo", "-v"): (READERS / "ibv_devinfo" / "cx7_ndr_ib_verbose.txt").read_text()
+    }
     files = {f"{IB}/mlx5_0/ports/1/state": "4: ACTIVE"}
     source = Counting(files, commands=listed)
     rdma(source)

@@ -23,6 +23,8 @@ COLOUR = {"fail": "bold red", "warn": "bold yellow", "info": "cyan"}
 STYLE = {"fail": "bold red", "warn": "yellow", "note": "cyan"}
 MAX_EVIDENCE = 8
 """Lines of evidence shown for one finding; JSON has them all."""
+MAX_UNKNOWN = 15
+"""Unread checks that are listed without --verbose."""
 NARROW = 80
 GLANCE = ("GPU", "NUMA", "NVLinks", "GB/s", "NIC", "path", "Gb/s", "usable")
 
@@ -47,10 +49,17 @@ def render(report: Report, view: View) -> str:
     _ladder(console, report)
     _areas(console, report)
     _findings(console, report)
-    _list(console, report, "unknown", "Could not be read ({}): not passed, not failed")
+    everything = len(report.findings)
+    _list(
+        console,
+        report,
+        "unknown",
+        "Could not be read ({}): not passed, not failed",
+        everything if view.verbose else MAX_UNKNOWN,
+    )
     if view.verbose:
-        _list(console, report, "passed", "Passed ({})")
-        _list(console, report, "skipped", "Does not apply here ({})")
+        _list(console, report, "passed", "Passed ({})", everything)
+        _list(console, report, "skipped", "Does not apply here ({})", everything)
     _verdict(console, report)
     output = console.file
     assert isinstance(output, io.StringIO)  # noqa: S101 - for the type checker
@@ -180,7 +189,7 @@ def _finding(console: Console, finding: Finding) -> None:
     console.print()
 
 
-def _list(console: Console, report: Report, status: str, title: str) -> None:
+def _list(console: Console, report: Report, status: str, title: str, limit: int) -> None:
     found = [finding for finding in report.findings if finding.status == status]
     if not found:
         return
@@ -188,10 +197,12 @@ def _list(console: Console, report: Report, status: str, title: str) -> None:
     table = _table("", "")
     table.show_header = False
     table.columns[0].no_wrap = True
-    for finding in found:
+    for finding in found[:limit]:
         more = f" (and {len(finding.evidence) - 1} more)" if len(finding.evidence) > 1 else ""
         table.add_row(f"  {finding.id}", plain(finding.evidence[0] if finding.evidence else "") + more)
     console.print(table)
+    if len(found) > limit:
+        console.print(f"  … and {len(found) - limit} more (--verbose shows all)")
     console.print()
 
 

@@ -29,7 +29,11 @@ def has_gpu(node: Snapshot) -> bool:
         return True
     if isinstance(node.pcie.functions, Absent) and isinstance(node.gpu.gpus, tuple):
         return bool(node.gpu.gpus)
-    if isinstance(node.pcie.functions, Absent) and node.pcie.functions.absent == "not_read" and node.origin.kind == "recorded":
+    if (
+        isinstance(node.pcie.functions, Absent)
+        and node.pcie.functions.absent == "not_read"
+        and node.origin.kind == "recorded"
+    ):
         return True  # raw outputs without a PCI tree: nobody sends those of a machine without GPUs
     return bool(gpu_functions(node))
 

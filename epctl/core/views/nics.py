@@ -74,9 +74,18 @@ def hca_filter(spec: str, device: str, port: int) -> bool:
     return hit != exclude
 
 
+def hca_list(context: Context) -> str:
+    """NCCL_IB_HCA, '' when it is not set. Raw tool outputs that somebody sent come without an environment: then all ports
+    count."""
+    variables = context.node.env.variables
+    if context.node.origin.kind == "recorded" and isinstance(variables, Absent) and variables.absent == "not_read":
+        return ""
+    return context.env.get("NCCL_IB_HCA", "")
+
+
 def selected(context: Context) -> tuple[Nic, ...]:
     """Ports that NCCL would use: all, or those that NCCL_IB_HCA lets through. Whether they are active is for the caller to look at."""
-    spec = context.env.get("NCCL_IB_HCA", "")
+    spec = hca_list(context)
     every = ports(context.node)
     return tuple(nic for nic in every if hca_filter(spec, nic.device.name, nic.port.port)) if spec else every
 
@@ -90,7 +99,7 @@ def fabric(context: Context) -> tuple[Nic, ...]:
     has the default route.
     """
     chosen = selected(context)
-    if context.env.get("NCCL_IB_HCA"):
+    if hca_list(context):
         return chosen
     rates = {nic.label: value_or(nominal_gbps(nic, context.node), 0.0) for nic in chosen if nic.active}
     if not any(rates.values()):

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from epctl.model.bucket import BucketPlan
 from epctl.model.budget_lines import breaks
 from epctl.model.ep_types import ByAtomics, Counts, Link, LogicalSizes, Sizes
 from epctl.model.lb import LbPlan
@@ -16,7 +15,7 @@ from epctl.model.plan.ep_family import qps_of
 from epctl.model.plan.families import plan_family
 from epctl.model.plan.request import Request, Sweep
 from epctl.model.plan.settle import Files, Settled, settled
-from epctl.model.plan.types import FAMILIES, EngramFamily, PpFamily, Qps, Refused
+from epctl.model.plan.types import FAMILIES, BucketFamily, EngramFamily, PpFamily, Qps, Refused
 from epctl.model.refusal import RefusalError
 from epctl.model.timing_types import StageTime
 from epctl.model.traffic import Traffic
@@ -33,6 +32,13 @@ class TimeRow(Struct, frozen=True):
     logical_gbs: float
     wire_gbs: float
     wire_link: str
+
+
+class TimeRows(Struct, frozen=True):
+    """By stage."""
+
+    dispatch: TimeRow
+    combine: TimeRow
 
 
 class EpRow(Struct, frozen=True):
@@ -63,7 +69,7 @@ class EpRow(Struct, frozen=True):
     sms_left: int
     mode: str
     qps: Qps
-    times: dict[str, TimeRow]
+    times: TimeRows
     buffer_bytes: int
     fits: bool
 
@@ -74,7 +80,7 @@ class Row(Struct, frozen=True):
     keys: dict[str, float | int | bool | str]
     ep: EpRow | Refused | UnsetType = UNSET
     lb: LbPlan | Refused | UnsetType = UNSET
-    bucket: BucketPlan | Refused | UnsetType = UNSET
+    bucket: BucketFamily | Refused | UnsetType = UNSET
     engram: EngramFamily | Refused | UnsetType = UNSET
     pp: PpFamily | Refused | UnsetType = UNSET
 
@@ -141,7 +147,7 @@ def _ep_row(best: Chosen, found: Settled) -> EpRow:
         plan.sms_left,
         best.request.mode,
         qps_of(found, plan),
-        {time.stage: _time_row(time) for time in best.times},
+        TimeRows(_time_row(best.times[0]), _time_row(best.times[1])),
         best.buffer_bytes,
         not broken,
     )

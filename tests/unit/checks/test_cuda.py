@@ -25,7 +25,7 @@ CASES = [
         edit(IB, "gpu.gpus.*.compute_capability", "6.1"),
         edit(IB, "gpu.gpus.*.compute_capability", "7.0"),
         "GIN",
-        profiles=("efa",),
+        profiles=("nccl-genk",),
     ),
     Case("CUDA-MAJOR-MIX", dist(IB, "nvidia-nccl-cu12", "2.30.4"), IB, "nvidia-nccl-cu12 2.30.4"),
     Case("CUDA-MAJOR-MIX", edit(IB, "software.torch_cuda", "12.8"), NO_NVCC, "nvidia-nvshmem-cu13"),
