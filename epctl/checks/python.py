@@ -206,8 +206,6 @@ def py_expandable_segments(context: Context) -> Iterator[Seen]:
     users = [f"{name} {version}" for name, version in context.distributions.items() if name.startswith(_REGISTERING)]
     users += [told(context, name) for name in _POOLS if is_on(context, name)]
     if users:
-        yield bad(
-            f"{text}, together with {', '.join(users)}", commands=_contracted(context, asked)
-        )
+        yield bad(f"{text}, together with {', '.join(users)}", commands=_contracted(context, asked))
     else:
         yield good(f"{text}, and nothing here registers PyTorch's own memory")

@@ -12,6 +12,7 @@ from epctl.core.render.safe import plain
 
 STYLES = {"bold": "\033[1m", "dim": "\033[2m", "red": "\033[1;31m", "green": "\033[1;32m", "yellow": "\033[33m"}
 RESET = "\033[0m"
+OVERLONG_INDENT = 6
 MIN_LAST = 24
 """The last column of a table keeps at least this width."""
 
@@ -75,12 +76,15 @@ class Page:
         if len(widths) in right and len(lines) == 1:
             lines = [lines[0].rjust(min(room, len(lines[0])))]
         for i, line in enumerate(lines):
-            self.lines.append(self.styled(((start if i == 0 else " " * len(start)) + line).rstrip(), style))
+            indent = start if i == 0 else " " * len(start)
+            if len(line) > room and indent.isspace():
+                indent = " " * OVERLONG_INDENT
+            self.lines.append(self.styled((indent + line).rstrip(), style))
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """`text` on one line or more; words longer than the width (addresses) are cut."""
-    return textwrap.wrap(plain(text), max(width, MIN_LAST), break_on_hyphens=False)
+    """`text` on one line or more. A word longer than the width (an address) stays whole, on a line of its own: it is there to be copied."""
+    return textwrap.wrap(plain(text), max(width, MIN_LAST), break_on_hyphens=False, break_long_words=False)
 
 
 def bar(share: float, width: int = 10) -> str:

@@ -31,7 +31,7 @@ def head(report: PlanReport) -> Head:
     ranks = f"{plural(shape.rdma_ranks, 'node')} x {plural(shape.nvlink_ranks, 'GPU')} = {plural(ep.num_ranks, 'rank')}"
     call = f"{inputs['tokens'].value} tokens a rank, hidden {inputs['hidden'].value}, {inputs['dtype'].value} dispatch"
     overlap = "beside GEMMs" if inputs["overlap"].value else "nothing beside it"
-    return Head(what, (f"{ranks}, {ep.mode}; {call}; {overlap}", where), sample)
+    return Head(what, (f"{ranks}, {ep.mode}, {overlap}", call, where), sample)
 
 
 def sections(report: PlanReport) -> list[Section]:
@@ -62,7 +62,7 @@ def _families(report: PlanReport, *, alone: bool) -> Section:
 def _lb(found: object) -> list[str]:
     count, demand = getattr(found, "num_sms", 0), getattr(found, "sm_demand", 0.0)
     over = ", more than the device has" if getattr(found, "over_device", False) else ""
-    return [f"load balancing: {count} SMs for weights and gradients over NVLink (demand {demand:.4g}){over}"]
+    return [f"{count} SMs for weights and gradients over NVLink (demand {demand:.4g}){over}"]
 
 
 def _bucket(found: BucketFamily) -> list[str]:
@@ -80,14 +80,14 @@ def _bucket(found: BucketFamily) -> list[str]:
 def _engram(found: EngramFamily) -> list[str]:
     limit = ", reads in flight limited" if found.restrict_rd_atomic else ""
     return [
-        f"engram: {found.num_qps} QPs of depth {found.qp_depth} for {found.slots_at_num_qps} requests each{limit}",
+        f"{found.num_qps} QPs of depth {found.qp_depth} for {found.slots_at_num_qps} requests each{limit}",
         f"{size(found.gpu_bytes)} on the GPU, {size(found.rdma_storage_bytes)} of entries a rank",
         *(f"limit broken: {code}" for code in found.kernel_limits_broken),
     ]
 
 
 def _pp(found: PpFamily) -> list[str]:
-    return [f"pipeline: {size(found.storage_bytes)} for sends and receives, {size(found.workspace.allocated_bytes)} of workspace"]
+    return [f"{size(found.storage_bytes)} for sends and receives, {size(found.workspace.allocated_bytes)} of workspace"]
 
 
 def _against(report: PlanReport) -> list[Section]:

@@ -52,7 +52,7 @@ def _plan(ep: EpFamily) -> Section:
         rows.append(Line(("warps", f"{ep.warps.dispatch_warps} a block for dispatch, {ep.warps.num_threads} threads")))
     july = ep.july_2026_release
     if july.num_sms != ep.num_sms:
-        rows.append(Line(("July 2026", f"the release of DeepEP planned {july.num_sms} SMs for this")))
+        rows.append(Line(("July 2026", f"that release of DeepEP planned {july.num_sms} SMs")))
     rows += [Line(("limit", f"{code}: {KERNEL_LIMITS[code][0]}"), "bad") for code in _broken(ep)]
     return Section("Plan", rows=tuple(rows))
 
@@ -79,10 +79,24 @@ def _counts(ep: EpFamily) -> Section:
     rows = []
     for term in ep.terms:
         value = f"{number(term.value)} {_unit(term)}".strip()
-        rows.append(Line((term.name, value, f"= {term.formula}"), "binding" if term.binding else ""))
-        rows.append(Line(("", "", "; ".join(f"{name} {number(given)}" for name, given in term.inputs.items())), "more"))
+        mark = "binding" if term.binding else ""
+        formula, rest = _with_values(term)
+        rows.append(Line((term.name, value, f"= {formula}"), mark))
+        if rest:
+            rows.append(Line(("", "", rest), "more"))
     lines = ("> decides the next step. Traffic is in copies: 1 is what one rank receives of one token.",)
     return Section("How SMs and QPs come about", lines=lines, rows=tuple(rows))
+
+
+def _with_values(term: ep_types.Term) -> tuple[str, str]:
+    """The formula with each input's value behind its name, and the inputs that it does not name word by word."""
+    words, rest = term.formula.split(), []
+    for name, given in term.inputs.items():
+        if words.count(name) == 1:
+            words[words.index(name)] = f"{name} {number(given)}"
+        else:
+            rest.append(f"{name} {number(given)}")
+    return " ".join(words), "; ".join(rest)
 
 
 def _unit(term: ep_types.Term) -> str:
@@ -96,8 +110,8 @@ def _time(time: StageTime) -> Section:
         way = "+" if term.adds else "|"
         cells = (way, TERMS[term.name], us(term.us), bar(term.us / most), moved(term.bytes), term.formula)
         rows.append(Line(cells, "binding" if term.binding else ""))
-    line = f"{_time_told(time)}. + adds up; | runs meanwhile, hidden behind the slowest."
-    title = f"Time of {time.stage}: {us(time.us)} us"
+    line = "> binds; + adds up; | runs at the same time, hidden behind the slowest."
+    title = f"Time of {time.stage}: {us(time.us)} us ({us(time.us_low)} to {us(time.us_high)})"
     columns = ("", "term", "us", "", "bytes", "bytes / rate")
     return Section(title, lines=(line,), columns=columns, rows=tuple(rows), right=frozenset({2, 4}))
 
@@ -117,8 +131,8 @@ def _sensitivities(ep: EpFamily) -> Section:
         )
         for entry in ep.sensitivities
     ]
-    columns = ("change", "SMs", "mode", "dispatch us", "combine us", "both", "")
-    return Section("What if", columns=columns, rows=tuple(rows), right=frozenset({1, 3, 4, 5}))
+    columns = ("change", "SMs", "mode", "dispatch", "combine", "both", "")
+    return Section("What if (times in us)", columns=columns, rows=tuple(rows), right=frozenset({1, 3, 4, 5}))
 
 
 def _budgets(ep: EpFamily) -> Section:
@@ -174,23 +188,33 @@ def _decode(ep: EpFamily) -> Section:
     return Section("Decode throughput", lines=(each,), rows=rows, right=frozenset({1}))
 
 
+MAX_REFERENCES = 6
+"""Published figures shown; JSON has them all."""
+
+
 def _reference(ep: EpFamily) -> Section:
+    """The nearest ones: comparable first, then by how little differs."""
     if not ep.reference:
         return Section("")
+    ordered = sorted(ep.reference, key=lambda row: (row.predicted is None, len(row.differs)))
     rows = []
-    for row in ep.reference:
+    for row in ordered[:MAX_REFERENCES]:
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         mine = "-" if row.predicted is None else number(row.predicted)
         cells = (row.op, f"{number(float(row.value))} {row.unit}", mine, ratio, _who(row))
         rows.append(Line(cells))
-        if row.differs:
-            rows.append(Line(("", "", "", "", f"differs: {'; '.join(row.differs)}"), "more"))
-        rows.append(Line(("", "", "", "", row.source), "more"))
-    lines = ("Published by others for the same ranks, tokens, hidden, top-k and type; none of it was measured by epctl.",)
-    columns = ("stage", "published", "model", "ratio", "kernel and source")
-    return Section("Published results", lines=lines, columns=columns, rows=tuple(rows), right=frozenset({1, 2, 3}))
+        more = f"{row.source}{'; differs in ' if row.differs else ''}{'; '.join(row.differs)}"
+        rows.append(Line(("", "", "", "", more), "more"))
+    lines = [
+        "Of the same ranks, tokens, hidden, top-k and type, published by others; none was measured by epctl. "
+        "model: this plan's figure by the row's own way to count."
+    ]
+    if len(ordered) > MAX_REFERENCES:
+        lines.append(f"The nearest {MAX_REFERENCES} of {len(ordered)}; --format json has them all.")
+    columns = ("stage", "published", "model", "ratio", "by whom, and what differs")
+    return Section("Published results", lines=tuple(lines), columns=columns, rows=tuple(rows), right=frozenset({1, 2, 3}))
 
 
 def _who(row: ReferenceRow) -> str:
     sms = f", {row.num_sms} SMs" if row.num_sms is not None else ""
-    return f"{row.generation} {row.kernel}, {row.metric} over {row.link}{sms} ({row.hardware})"
+    return f"{row.generation} {row.kernel}, {row.metric} over {LINKS[row.link]}{sms} ({row.hardware})"
