@@ -238,6 +238,13 @@ def _against(card: str, limit: int, plans: dict[str, int]) -> Iterator[Seen]:
             yield good(text)
 
 
+def _gdaki_only(context: Context) -> list[tuple[str, str]]:
+    """(distribution, version) of each DeepEP 2.5 that is installed, or that the user asked to judge for."""
+    listed = [(name, context.distributions.get(name, "")) for name in ("deepinfer-ep", "deep-ep")]
+    found = [(name, version) for name, version in listed if version and versions.below(version, "2.5") is False]
+    return found or ([("deepinfer-ep", "2.5")] if context.asked and context.profile("deepep-2.5") else [])
+
+
 @check(
     "GIN-25-GDAKI-ONLY",
     area="nccl",
@@ -250,10 +257,7 @@ def _against(card: str, limit: int, plans: dict[str, int]) -> Iterator[Seen]:
     needs=(NVML,),
 )
 def gin_25_gdaki_only(context: Context) -> Iterator[Seen]:
-    for name in ("deepinfer-ep", "deep-ep"):
-        version = context.distributions.get(name)
-        if version is None or versions.below(version, "2.5") is not False:
-            continue
+    for name, version in _gdaki_only(context):
         if is_on(context, "EP_DISABLE_GIN"):
             yield good(f"{name} {version} goes without GIN: {told(context, 'EP_DISABLE_GIN')}")
             continue

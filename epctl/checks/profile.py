@@ -43,7 +43,7 @@ def profile_forbids(context: Context) -> Iterator[Seen]:
 
 def _ruled_out(context: Context, profile: Profile, name: str, why: str) -> Seen:
     text = f"{told(context, name)}: {profile.title} rules it out, {why}"
-    if gin.is_installed(context, profile):
+    if gin.is_meant(context, profile):
         return bad(text, fix=f"Unset {name}.")
     return bad(
         f"{text}; it is not installed here", severity="info", fix=f"Unset {name} before {profile.title} runs here."

@@ -21,6 +21,8 @@ class Context(Struct, frozen=True, dict=True):
     """The profiles as their files have them; `profiles` are those in force here."""
     num_nodes: int = 1
     """Nodes of the planned job; checks that concern traffic between nodes say so when it is 1."""
+    asked: bool = False
+    """The user named the profiles: then they are judged as if their libraries were installed, since they are going to be."""
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:

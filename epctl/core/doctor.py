@@ -113,7 +113,7 @@ def _near(name: str, names: set[str]) -> list[str]:
 def examine(node: Snapshot, checks: Iterable[Check], profile_names: tuple[str, ...] = (), num_nodes: int = 1) -> Report:
     """The report on `node`. `profile_names` empty: what is installed decides. Raises EpctlError for an unknown profile."""
     used = tuple((profile, "asked for") for profile in chosen(profile_names)) if profile_names else detect(node)
-    context = Context(node, tuple(profile for profile, _ in used), num_nodes)
+    context = Context(node, tuple(profile for profile, _ in used), num_nodes, bool(profile_names))
     findings = tuple(sorted((evaluate(one, context) for one in checks), key=_rank))
     return Report(
         schema=SCHEMA,

@@ -110,7 +110,9 @@ def breaks(
     plan: EpPlan, node: Node, request: EpRequest, buffer_bytes: int, num_contexts: int | None, load: Load
 ) -> tuple[str, ...]:
     """Names of the budgets that do not fit, without their arithmetic: what a sweep needs of `budgets`."""
-    contexts = allocated_contexts(plan, node) if num_contexts is None else positive("the number of contexts", num_contexts)
+    contexts = (
+        allocated_contexts(plan, node) if num_contexts is None else positive("the number of contexts", num_contexts)
+    )
     within = bool(node.nics_per_gpu.value) or plan.physical_domain.rdma_ranks == 1
     memory = buffer_bytes + plan_workspace("ep").allocated_bytes + load.reserved_bytes
     broken = {

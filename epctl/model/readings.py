@@ -34,6 +34,8 @@ class Readings(Struct, frozen=True):
     """'' when not known."""
     values: dict[str, Reading]
     """By the field of `inputs.Node`."""
+    efa: bool = False
+    """Whether the fabric is AWS's."""
 
 
 def read(node: Snapshot) -> Readings:
@@ -51,7 +53,15 @@ def read(node: Snapshot) -> Readings:
         **_adapters(context, found, len(gpus)),
     }
     name = node.origin.name or value_or(node.host.hostname, "") or "this machine"
-    return Readings(name, value_or(gpus[0].name, "") if gpus else "", values)
+    return Readings(name, value_or(gpus[0].name, "") if gpus else "", values, _is_efa(context))
+
+
+def _is_efa(context: Context) -> bool:
+    try:
+        fabric = nics.fabric(context)
+    except Unreadable:
+        return False
+    return bool(fabric) and all(nic.is_efa for nic in fabric)
 
 
 def _gpus_per_node(node: Snapshot) -> Reading:

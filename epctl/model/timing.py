@@ -8,12 +8,14 @@ in GB/s (1e9 bytes/s), so bytes / rate / 1000 are us.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from epctl.model.ep_types import EpPlan
 from epctl.model.inputs import Node
 from epctl.model.refusal import RefusalError, rate
-from epctl.model.rules import Rules, rules_named
+from epctl.model.rules import Layout, Rules, rules_named
 from epctl.model.timing_bands import BEST_WRITE, KERNEL_US, NVLINK_SHARE, RDMA_SHARE, rdma_bytes, write_share
 from epctl.model.timing_rows import check_workload, copy_bytes, row_bytes
 from epctl.model.timing_types import Band, Stage, StageTime, Term, Workload
@@ -23,16 +25,31 @@ _LATENCIES = frozenset(("launch", "hops", "kernel"))
 
 
 class _Part(NamedTuple):
-    """Something that a stage does: bytes at a limit of which kernels reach a share, or a latency."""
+    """Something that moves bytes at a limit, of which kernels reach a share; times by the best, expected and worst share."""
 
     name: str
     bytes: float
-    limit_gbs: float
-    share: Band
+    rate_gbs: float
+    """Expected."""
+    us_low: float
+    us: float
+    us_high: float
     formula: str
 
-    def us(self, share: float) -> float:
-        return self.bytes / (self.limit_gbs * share) / 1e3
+
+def _part(name: str, moved: float, limit_gbs: float, share: Band, formula: str) -> _Part:
+    expected = limit_gbs * share.expected
+    low, high = moved / (limit_gbs * share.high) / 1e3, moved / (limit_gbs * share.low) / 1e3
+    return _Part(name, moved, expected, low, moved / expected / 1e3, high, formula)
+
+
+def _whole(name: str, moved: float, rate_gbs: float, formula: str) -> _Part:
+    """At a rate that is taken as it is."""
+    us = moved / rate_gbs / 1e3
+    return _Part(name, moved, rate_gbs, us, us, us, formula)
+
+
+_US = attrgetter("us")
 
 
 class _Call(NamedTuple):
@@ -50,9 +67,6 @@ class _Call(NamedTuple):
     explain: bool
 
 
-_WHOLE = Band(1.0, 1.0, 1.0, "the rate is taken as it is")
-
-
 def stage_times(
     plan: EpPlan,
     work: Workload,
@@ -65,9 +79,9 @@ def stage_times(
     """Dispatch and combine of one call on every rank, as the rules' kernels do it.
 
     rules: those of the plan's name where not given (give calibrated ones here). overlap: whether other kernels use HBM meanwhile, which
-    only widens the range. explain: with the terms (a sweep goes without). Raises RefusalError unknown_dtype, unknown_sends, non_positive_argument, absurd_argument, topk_mismatch,
-    slow_rank_out_of_range, low_latency_not_direct, nvlink_bandwidth_missing, rdma_bandwidth_missing, hbm_bandwidth_missing,
-    latency_out_of_range.
+    only widens the range. explain: with the terms (a sweep goes without).
+    Raises RefusalError unknown_dtype, unknown_sends, non_positive_argument, absurd_argument, topk_mismatch, slow_rank_out_of_range,
+    low_latency_not_direct, nvlink_bandwidth_missing, rdma_bandwidth_missing, hbm_bandwidth_missing, latency_out_of_range.
     """
     check_workload(plan, work)
     call = _call(plan, work, node, rules or rules_named(plan.rules), explain=explain)
@@ -102,15 +116,14 @@ def _stage(call: _Call, stage: Stage, *, overlap: bool) -> StageTime:
     parts = _parts(call, stage, row)
     latencies = _latency_terms(call, stage)
     copy = _second_kernel(call, stage, row)
-    slowest = max(parts, key=lambda part: part.us(part.share.expected), default=None)
-    main = slowest.us(slowest.share.expected) if slowest else 0.0
+    slowest = max(parts, key=_US, default=None)
+    main = slowest.us if slowest else 0.0
     latency, copy_us = sum(term.us for term in latencies), copy.us if copy else 0.0
     us = main + latency + copy_us
     # The main kernel's own time has no share in the second kernel: its launch is the staged layout's second one.
     main_us = us - copy_us - (call.node.launch_us.value if copy else 0.0)
     binding = _binding(slowest, main, latency, copy_us)
-    wires = [part for part in parts if part.name in ("nvlink", "rdma")]
-    wire = max(wires, key=lambda part: part.us(part.share.expected), default=None)
+    wire = max((part for part in parts if part.name in ("nvlink", "rdma")), key=_US, default=None)
     logical = call.copies * copy_bytes(call.work, stage)
     return StageTime(
         stage=stage,
@@ -158,16 +171,16 @@ def _parts(call: _Call, stage: Stage, row: int) -> list[_Part]:
         line = rate("the RDMA rate", node.rdma_gbs.value, "rdma_bandwidth_missing", example="50")
         moved = rdma_bytes(traffic.rdma * call.copies, row)
         told = f"({traffic.rdma:.4f} x {size} + headers) / ({line:g} GB/s line rate x {RDMA_SHARE.expected})"
-        parts.append(_Part("rdma", moved, line, RDMA_SHARE, told))
+        parts.append(_part("rdma", moved, line, RDMA_SHARE, told))
     for name, volume, per_sm in (
         ("sm_read", traffic.sm_read, rules.sm_read_gbs),
         ("sm_write", traffic.sm_write, rules.sm_write_gbs),
     ):
         told = f"{volume:.4f} x {size} / ({call.num_sms} SMs x {per_sm:g} GB/s)" if explain else ""
-        parts.append(_Part(name, volume * call.copies * row, call.num_sms * per_sm, _WHOLE, told))
+        parts.append(_whole(name, volume * call.copies * row, call.num_sms * per_sm, told))
     touched = (traffic.sm_read + traffic.sm_write) / 2
     told = f"(reads + writes) / 2 = {touched:.4f} x {size} / {node.hbm_gbs.value:g} GB/s of copy" if explain else ""
-    parts.append(_Part("hbm", touched * call.copies * row, node.hbm_gbs.value, _WHOLE, told))
+    parts.append(_whole("hbm", touched * call.copies * row, node.hbm_gbs.value, told))
     return parts
 
 
@@ -185,24 +198,31 @@ def _nvlink(call: _Call, stage: Stage, moved: float, size: str) -> _Part:
     if call.explain:
         what = "pull and add" if pulls else "write"
         told = f"{size} / (min({link:g} GB/s link, {reached.value:g} GB/s that SMs {what}) x {share.expected:.3f})"
-    return _Part("nvlink", moved, limit, share, told)
+    return _part("nvlink", moved, limit, share, told)
 
 
-def _latency_terms(call: _Call, stage: Stage) -> list[Term]:
-    node, staged = call.node, call.rules.layout == "staged"
-    launches = 2 if staged else 1
-    nvlink, rdma = _hops(call.domain, stage)
-    near, far, fixed = node.nvlink_hop_us.value, node.rdma_hop_us.value, KERNEL_US[call.rules.layout]
-    told = ("", "", "")
-    if call.explain:
-        hops = f"{nvlink} over NVLink x {near:g} us + {rdma} over RDMA x {far:g} us"
-        kernel = f"{fixed.expected:g} us ({fixed.low:g} to {fixed.high:g}): {fixed.source}"
-        told = (f"{launches} x {node.launch_us.value:g} us", hops, kernel)
-    return [
-        Term("launch", 0.0, 0.0, launches * node.launch_us.value, told[0], adds=True),
-        Term("hops", 0.0, 0.0, nvlink * near + rdma * far, told[1], adds=True),
-        Term("kernel", 0.0, 0.0, fixed.expected, told[2], adds=True),
-    ]
+def _latency_terms(call: _Call, stage: Stage) -> tuple[Term, Term, Term]:
+    node = call.node
+    times = (float(node.launch_us.value), float(node.nvlink_hop_us.value), float(node.rdma_hop_us.value))
+    return _latencies(call.domain, stage, call.rules.layout, times)
+
+
+@lru_cache(maxsize=1024)
+def _latencies(
+    domain: Domain, stage: Stage, layout: Layout, times: tuple[float, float, float]
+) -> tuple[Term, Term, Term]:
+    """Launches, flag hops and fixed cost; times: of a launch, of a hop over NVLink, of one over RDMA."""
+    launch, near, far = times
+    launches = 2 if layout == "staged" else 1
+    nvlink, rdma = _hops(domain, stage)
+    hops = f"{nvlink} over NVLink x {near:g} us + {rdma} over RDMA x {far:g} us"
+    fixed = KERNEL_US[layout]
+    kernel = f"{fixed.expected:g} us ({fixed.low:g} to {fixed.high:g}): {fixed.source}"
+    return (
+        Term("launch", 0.0, 0.0, launches * launch, f"{launches} x {launch:g} us", adds=True),
+        Term("hops", 0.0, 0.0, nvlink * near + rdma * far, hops, adds=True),
+        Term("kernel", 0.0, 0.0, fixed.expected, kernel, adds=True),
+    )
 
 
 def _hops(domain: Domain, stage: Stage) -> tuple[int, int]:
@@ -226,14 +246,14 @@ def _second_kernel(call: _Call, stage: Stage, row: int) -> Term | None:
 
 
 def _terms(
-    parts: list[_Part], slowest: _Part | None, latencies: list[Term], copy: Term | None, binding: str
+    parts: list[_Part], slowest: _Part | None, latencies: tuple[Term, Term, Term], copy: Term | None, binding: str
 ) -> tuple[Term, ...]:
     found = [
         Term(
             part.name,
             part.bytes,
-            part.limit_gbs * part.share.expected,
-            part.us(part.share.expected),
+            part.rate_gbs,
+            part.us,
             part.formula,
             adds=part is slowest,
             binding=part.name == binding,
@@ -246,21 +266,23 @@ def _terms(
     return tuple(found)
 
 
-def _low(call: _Call, parts: list[_Part], latencies: list[Term], copy_us: float) -> float:
-    main = max((part.us(part.share.high) for part in parts), default=0.0)
+def _low(call: _Call, parts: list[_Part], latencies: tuple[Term, Term, Term], copy_us: float) -> float:
+    main = max((part.us_low for part in parts), default=0.0)
     return main + _fixed(latencies, KERNEL_US[call.rules.layout].low) + copy_us
 
 
-def _high(call: _Call, parts: list[_Part], latencies: list[Term], copy_us: float, *, overlap: bool) -> float:
+def _high(
+    call: _Call, parts: list[_Part], latencies: tuple[Term, Term, Term], copy_us: float, *, overlap: bool
+) -> float:
     """Flags take twice as long under load; a second kernel that shares HBM with another gets half of it."""
-    times = {part.name: part.us(part.share.low) for part in parts}
-    main = max(times.values(), default=0.0)
+    main = max((part.us_high for part in parts), default=0.0)
     if call.domain.two_level:
-        main = max(main, times.get("nvlink", 0.0) + times.get("rdma", 0.0))
-    hops = sum(term.us for term in latencies if term.name == "hops")
-    fixed = _fixed(latencies, KERNEL_US[call.rules.layout].high) + hops
+        main = max(main, sum(part.us_high for part in parts if part.name in ("nvlink", "rdma")))
+    _, hops, _ = latencies
+    fixed = _fixed(latencies, KERNEL_US[call.rules.layout].high) + hops.us
     return (main + copy_us * (2 if overlap else 1)) * call.work.slow_rank + fixed
 
 
-def _fixed(latencies: list[Term], kernel_us: float) -> float:
-    return kernel_us + sum(term.us for term in latencies if term.name != "kernel")
+def _fixed(latencies: tuple[Term, Term, Term], kernel_us: float) -> float:
+    launch, hops, _ = latencies
+    return kernel_us + (launch.us + hops.us)

@@ -207,3 +207,10 @@ def test_checks_that_do_not_apply_are_no_fault() -> None:
     summary = examine(ib_node(), [CHECKS["EFA-KMOD-OLD"]]).summary
     assert summary.verdict == "not_applicable"
     assert exit_code(summary, strict=True) == 0
+
+
+def test_a_profile_that_was_asked_for_is_judged_as_if_its_library_were_installed() -> None:
+    report = examine(efa_node(), CHECKS.values(), ("deepep-2.5",), 2)
+    failed = {finding.id for finding in report.findings if finding.status == "failed" and finding.severity == "fail"}
+    assert {"GIN-25-GDAKI-ONLY", "PROFILE-FORBIDS"} <= failed
+    assert report.summary.verdict == "failed"

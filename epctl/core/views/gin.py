@@ -37,10 +37,15 @@ def is_installed(context: Context, profile: Profile) -> bool:
     return bool(names & set(context.distributions))
 
 
+def is_meant(context: Context, profile: Profile) -> bool:
+    """The library of a profile is here, or the user asked to judge for it."""
+    return context.asked or is_installed(context, profile)
+
+
 def needed(context: Context) -> bool:
-    """A library that is installed asks for GIN, and was not told to go without."""
+    """A library that is installed, or that was asked for, wants GIN, and was not told to go without."""
     asking = [profile for feature in FEATURES for profile in context.wants(feature)]
-    return any(is_installed(context, profile) for profile in asking) and not is_on(context, "EP_DISABLE_GIN")
+    return any(is_meant(context, profile) for profile in asking) and not is_on(context, "EP_DISABLE_GIN")
 
 
 def _wanted(context: Context) -> str:

@@ -12,7 +12,7 @@ from epctl.model.inputs import FLAG_NAMES, Node
 from epctl.model.plan.ep_family import plan_dispatch_combine
 from epctl.model.plan.families import or_refused, plan_family
 from epctl.model.plan.request import Request
-from epctl.model.plan.settle import DEFAULTS, Files, Settled, node_of, rules_of, settled, told, value
+from epctl.model.plan.settle import DEFAULTS, Files, Settled, fabric_of, node_of, rules_of, settled, told, value
 from epctl.model.plan.types import FAMILIES, EpFamily, Input, PlanReport, Refused
 from epctl.model.refusal import RefusalError
 
@@ -55,6 +55,7 @@ def plan(request: Request, files: Files, *, version: str = "", sample: str = "")
         node=node.name,
         sample=sample,
         rules=rules.name,
+        fabric=fabric_of(request, files),
         inputs=_inputs(request, files, node, found, what),
         fits=fits,
         verdict=_verdict(mine, what),
@@ -69,7 +70,11 @@ def _verdict(mine: object, what: str) -> str:
         if not broken:
             return "fits every budget"
         text = "; ".join(f"{entry.name}: {entry.text}" for entry in broken)
-        near = "no plan of up to 256 nodes fits" if isinstance(mine.nearest, UnsetType) else mine.nearest.text.split("; ")[-1]
+        near = (
+            "no plan of up to 256 nodes fits"
+            if isinstance(mine.nearest, UnsetType)
+            else mine.nearest.text.split("; ")[-1]
+        )
         return f"does not fit {text}. {near[0].upper()}{near[1:]}"
     if getattr(mine, "over_device", False):
         return f"does not fit: the rule asks for {getattr(mine, 'num_sms', 0)} SMs, more than the device has"

@@ -88,9 +88,7 @@ def _plan(found: Settled, request: EpRequest, *, explain: bool) -> EpPlan:
     return memo[key]  # type: ignore[no-any-return]
 
 
-def times_of(
-    found: Settled, plan: EpPlan, work: Workload, *, explain: bool = False
-) -> tuple[StageTime, StageTime]:
+def times_of(found: Settled, plan: EpPlan, work: Workload, *, explain: bool = False) -> tuple[StageTime, StageTime]:
     """Times of `plan`."""
     return stage_times(plan, work, found.node, rules=found.rules, overlap=found.overlap, explain=explain)
 

@@ -123,4 +123,3 @@ def _list(text: str, field: str) -> tuple[int, ...]:
         what = f"{flag(field)} is {short(text)!r}"
         why = "it takes whole numbers, with + between them where there are several"
         raise RefusalError("value_invalid", what, why, f"give {flag(field)} 1000000+2000000") from None
-

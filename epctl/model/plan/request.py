@@ -200,7 +200,9 @@ def sweep_of(texts: list[str] | tuple[str, ...]) -> Sweep:
         field = field_of(key)
         if field in fields:
             what, why = f"--sweep has {flag(field)[2:]} twice", "each key is gone through once"
-            raise RefusalError("sweep_invalid", what, why, f"give --sweep {flag(field)[2:]} once, with all of its values")
+            raise RefusalError(
+                "sweep_invalid", what, why, f"give --sweep {flag(field)[2:]} once, with all of its values"
+            )
         fields.append(field)
         values.append(tuple(parsed(field, part) for part in rest.split(",") if part.strip()))
     found = Sweep(tuple(fields), tuple(values))

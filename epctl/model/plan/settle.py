@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from epctl.core.fact import Absent
 from epctl.model.buffers import EpBufferRequest
 from epctl.model.deepinfer import Layout, LayoutRequest, plan_layout
 from epctl.model.hardware import DEFAULT_HARDWARE, hardware
@@ -247,6 +248,18 @@ def node_of(request: Request, files: Files, rules: Rules) -> Node:
         known = resolve(flags, hardware(profile) if profile else None, found, rules)
         files.memo[key] = known
     return known  # type: ignore[no-any-return]
+
+
+def fabric_of(request: Request, files: Files) -> str:
+    """What is between nodes: efa, rdma, or '' where a snapshot or profile names none."""
+    name = source_name(request)
+    if name and files.readings[name].efa:
+        return "efa"
+    profile = request.hardware or (None if name else DEFAULT_HARDWARE)
+    if profile is None:
+        return "" if isinstance(files.readings[name].values["nics_per_gpu"].value, Absent) else "rdma"
+    nic = hardware(profile).nic
+    return "" if nic is None else "efa" if "EFA" in nic.title else "rdma"
 
 
 def _layout(request: Request, nodes: int, gpus: int, experts: int) -> Layout | None:

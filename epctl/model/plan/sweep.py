@@ -95,10 +95,11 @@ def rows(request: Request, sweep: Sweep, files: Files) -> Iterator[Row]:
 
     Raises RefusalError unknown_family.
     """
-    base = {name: getattr(request, name) for name in request.__struct_fields__}
+    fields: dict[str, Any] = {name: getattr(request, name) for name in request.__struct_fields__}
+    keys = sweep.keys
     for values in sweep.combinations():
-        mine = Request(**{**base, **dict(zip(sweep.fields, values, strict=True))})
-        yield _row(mine, dict(zip(sweep.keys, values, strict=True)), files)
+        fields.update(zip(sweep.fields, values, strict=True))
+        yield _row(Request(**fields), dict(zip(keys, values, strict=True)), files)
 
 
 def _row(request: Request, keys: dict[str, Any], files: Files) -> Row:

@@ -173,6 +173,8 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     sample: str = ""
     """Name of the packaged sample that the node is."""
     rules: str
+    fabric: str
+    """Between nodes: efa, rdma, '' for none."""
     inputs: dict[str, Input]
     fits: bool
     verdict: str

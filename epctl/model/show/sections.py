@@ -98,7 +98,12 @@ def _against(report: PlanReport) -> list[Section]:
         return [Section("Against deep_ep", lines=(f"not asked: {found.reason}",))]
     mine = {}
     if isinstance(ep, EpFamily):
-        mine = {"num_sms": ep.num_sms, "num_qps": ep.qps.used, "buffer_bytes": ep.buffer.buffer_bytes, "num_ranks": ep.num_ranks}
+        mine = {
+            "num_sms": ep.num_sms,
+            "num_qps": ep.qps.used,
+            "buffer_bytes": ep.buffer.buffer_bytes,
+            "num_ranks": ep.num_ranks,
+        }
     rows = []
     for name, value in found.values.items():
         ours = mine.get(name)

@@ -89,14 +89,13 @@ def _counts(ep: EpFamily) -> Section:
 
 
 def _with_values(term: ep_types.Term) -> tuple[str, str]:
-    """The formula with each input's value behind its name, and the inputs that it does not name word by word."""
-    words, rest = term.formula.split(), []
+    """The formula with each input's value behind its name, where it names them all word by word; else formula and inputs apart."""
+    words = term.formula.split()
+    if any(words.count(name) != 1 for name in term.inputs):
+        return term.formula, "; ".join(f"{name} {number(given)}" for name, given in term.inputs.items())
     for name, given in term.inputs.items():
-        if words.count(name) == 1:
-            words[words.index(name)] = f"{name} {number(given)}"
-        else:
-            rest.append(f"{name} {number(given)}")
-    return " ".join(words), "; ".join(rest)
+        words[words.index(name)] = f"{name} {number(given)}"
+    return " ".join(words), ""
 
 
 def _unit(term: ep_types.Term) -> str:
@@ -159,7 +158,9 @@ def _gate(ep: EpFamily) -> Section:
     load = gate.ranks.load if isinstance(gate.ranks, Spread) else None
     lines = [f"{gate.name}: {gate.kind}. Load: the busiest group over the mean of all."]
     if load is not None:
-        lines.append(f"A step is {load.step_tokens} tokens of all ranks together; the group waits for its busiest rank.")
+        lines.append(
+            f"A step is {load.step_tokens} tokens of all ranks together; the group waits for its busiest rank."
+        )
     columns = ("a token reaches", "mean", "p50", "p99", "closed form", "load, all", "load, step")
     return Section("Gate", lines=tuple(lines), columns=columns, rows=tuple(rows), right=frozenset(range(1, 7)))
 
@@ -206,13 +207,15 @@ def _reference(ep: EpFamily) -> Section:
         more = f"{row.source}{'; differs in ' if row.differs else ''}{'; '.join(row.differs)}"
         rows.append(Line(("", "", "", "", more), "more"))
     lines = [
-        "Of the same ranks, tokens, hidden, top-k and type, published by others; none was measured by epctl. "
-        "model: this plan's figure by the row's own way to count."
+        "Of the same ranks, tokens, hidden, top-k and type, published by others; none was measured by epctl.",
+        "model: this plan's figure by the row's own way to count.",
     ]
     if len(ordered) > MAX_REFERENCES:
         lines.append(f"The nearest {MAX_REFERENCES} of {len(ordered)}; --format json has them all.")
     columns = ("stage", "published", "model", "ratio", "by whom, and what differs")
-    return Section("Published results", lines=tuple(lines), columns=columns, rows=tuple(rows), right=frozenset({1, 2, 3}))
+    return Section(
+        "Published results", lines=tuple(lines), columns=columns, rows=tuple(rows), right=frozenset({1, 2, 3})
+    )
 
 
 def _who(row: ReferenceRow) -> str:

@@ -12,15 +12,16 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from epctl.core.render.safe import plain
+from epctl.model.lb import LbPlan
 from epctl.model.plan.sweep import EpRow, Row
-from epctl.model.plan.types import Refused
+from epctl.model.plan.types import BucketFamily, EngramFamily, PpFamily, Refused
 from epctl.model.show.markdown import escaped
 from epctl.model.show.markdown import table as markdown_table
 from epctl.model.show.page import Look, Page
-from epctl.model.show.words import number
+from epctl.model.show.words import number, plural
 
-SHOWN = {
-    "ep": {
+SHOWN: dict[type, dict[str, str]] = {
+    EpRow: {
         "mode": "mode",
         "ranks": "num_ranks",
         "SMs": "num_sms",
@@ -32,33 +33,53 @@ SHOWN = {
         "MiB": "buffer_bytes",
         "fits": "fits",
     },
-    "lb": {"SMs": "num_sms", "demand": "sm_demand"},
-    "bucket": {"op": "op", "SMs": "num_sms", "domain": "domain", "GB/s": "rate_gbs", "demand": "sm_demand"},
-    "engram": {"QPs": "num_qps", "depth": "qp_depth", "GPU MiB": "gpu_bytes", "entries MiB": "rdma_storage_bytes"},
-    "pp": {"MiB": "storage_bytes"},
+    LbPlan: {"SMs": "num_sms", "demand": "sm_demand"},
+    BucketFamily: {"op": "op", "SMs": "num_sms", "domain": "domain", "GB/s": "rate_gbs", "demand": "sm_demand"},
+    EngramFamily: {"QPs": "num_qps", "depth": "qp_depth", "GPU MiB": "gpu_bytes", "entries MiB": "rdma_storage_bytes"},
+    PpFamily: {"MiB": "storage_bytes"},
 }
-"""By family: column → where it is, for the tables that people read."""
+"""By kind of plan: column → where it is, for the tables that people read."""
 _LEFT = frozenset({"mode", "bound by", "fits", "op", "domain"})
 
 
 def csv_text(rows: Iterable[Row]) -> str:
-    """A header and a line a combination: its keys, status, error, and every number under its path in JSON."""
+    """A header and a line a combination: its keys, status, every number under its path in JSON, and the error where there is one."""
     found = list(rows)
-    names = columns(found)
+    every = columns(found)
+    names = list(dict.fromkeys(name for paths in every.values() for name in paths)) or ["status"]
+    getters = {
+        kind: (paths, attrgetter("status", *paths), _mended(kind, paths, found)) for kind, paths in every.items()
+    }
     keys = [f"asked.{key}" if key in names else key for key in found[0].keys]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*keys, *names, "error_code", "error"])
-    get = attrgetter(*names)
     for row in found:
         plan = row.plan
         if isinstance(plan, Refused):
-            blanks = [""] * (len(names) - 1)
-            writer.writerow([*row.keys.values(), plan.status, *blanks, plan.error_code, f"{plan.what}: {plan.why}"])
+            cells = [plan.status, *[""] * (len(names) - 1), plan.error_code, f"{plan.what}: {plan.why}"]
         else:
-            values = get(plan) if len(names) > 1 else (get(plan),)
-            writer.writerow([*row.keys.values(), *map(_cell, values), "", ""])
+            paths, get, mended = getters[type(plan)]
+            cells = list(get(plan)[1:])
+            for i in mended:
+                cells[i] = _cell(cells[i])
+            if len(every) > 1:
+                mine = dict(zip(paths, cells, strict=True))
+                cells = [mine.get(name, "") for name in names]
+            cells += ["", ""]
+        writer.writerow([*map(_cell, row.keys.values()), *cells])
     return text.getvalue()
+
+
+def _mended(kind: type, paths: list[str], rows: list[Row]) -> list[int]:
+    """Columns whose values are not written as they are: truths, tuples, values that can be unset."""
+    first = next(row.plan for row in rows if type(row.plan) is kind)
+    values = attrgetter("status", *paths)(first)[1:]
+    return [
+        i
+        for i, value in enumerate(values)
+        if not isinstance(value, str) and (type(value) not in (int, float) or kind is not EpRow)
+    ]
 
 
 def _cell(value: Any) -> Any:  # noqa: ANN401 - a scalar or a tuple
@@ -69,11 +90,14 @@ def _cell(value: Any) -> Any:  # noqa: ANN401 - a scalar or a tuple
     return "" if value is UNSET else value
 
 
-def columns(rows: list[Row]) -> list[str]:
-    """Paths of all scalars of the first row that was planned; status first."""
-    first = next((row.plan for row in rows if not isinstance(row.plan, Refused)), None)
-    found = list(_paths(first, "")) if first is not None else []
-    return ["status", *(name for name in found if name != "status")]
+def columns(rows: list[Row]) -> dict[type, list[str]]:
+    """By kind of plan, the paths of all its scalars; status first."""
+    firsts: dict[type, Struct] = {}
+    for row in rows:
+        plan = row.plan
+        if not isinstance(plan, Refused):
+            firsts.setdefault(type(plan), plan)
+    return {kind: ["status", *(name for name in _paths(plan, "") if name != "status")] for kind, plan in firsts.items()}
 
 
 def _paths(thing: Struct, prefix: str) -> Iterator[str]:
@@ -93,9 +117,11 @@ def json_text(rows: Iterable[Row], version: str) -> str:
     return f'{{\n "schema": {head},\n "epctl": "{version}",\n "rows": [\n  {lines.decode()}\n ]\n}}\n'
 
 
-def _shown(rows: list[Row], what: str) -> tuple[list[str], list[list[str]]]:
-    names = SHOWN[what]
-    get = {name: attrgetter(path) for name, path in names.items()}
+def _shown(rows: list[Row]) -> tuple[list[str], list[list[str]], bool]:
+    """Columns, cells, and whether the last column (what is wrong) says anything."""
+    kinds = dict.fromkeys(type(row.plan) for row in rows if not isinstance(row.plan, Refused))
+    names = list(dict.fromkeys(name for kind in kinds for name in SHOWN[kind]))
+    get = {kind: {name: attrgetter(path) for name, path in SHOWN[kind].items()} for kind in kinds}
     table = []
     for row in rows:
         cells = [number(value) for value in row.keys.values()]
@@ -103,9 +129,11 @@ def _shown(rows: list[Row], what: str) -> tuple[list[str], list[list[str]]]:
         if isinstance(plan, Refused):
             table.append([*cells, *[""] * len(names), f"{plan.what}: {plan.why}"])
             continue
-        cells += [_short(name, getter(plan)) for name, getter in get.items()]
-        table.append([*cells, "" if not isinstance(plan, EpRow) else " ".join(plan.kernel_limits_broken)])
-    return [*rows[0].keys, *names, ""], table
+        mine = get[type(plan)]
+        cells += [_short(name, mine[name](plan)) if name in mine else "" for name in names]
+        table.append([*cells, " ".join(getattr(plan, "kernel_limits_broken", ()))])
+    noted = any(row[-1] for row in table)
+    return [*rows[0].keys, *names, ""], table, noted
 
 
 def _short(name: str, value: Any) -> str:  # noqa: ANN401 - a scalar
@@ -116,26 +144,29 @@ def _short(name: str, value: Any) -> str:  # noqa: ANN401 - a scalar
     return f"{value:.0f}" if name == "GB/s" and isinstance(value, float) and value >= 100 else number(value)
 
 
-def text(rows: Iterable[Row], what: str, look: Look) -> str:
+def text(rows: Iterable[Row], look: Look) -> str:
     """A table for a terminal."""
     found = list(rows)
-    names, table = _shown(found, what)
+    names, table, noted = _shown(found)
     page = Page(look)
     refused = sum(isinstance(row.plan, Refused) for row in found)
-    page.line(f"epctl plan: {len(found)} combinations" + (f", {refused} cannot be planned" if refused else ""), "bold")
-    right = frozenset(i for i, name in enumerate(names) if name not in _LEFT and i < len(names) - 1)
-    used = [i for i in range(len(names)) if i < len(names) - 1 or any(row[i] for row in table)]
-    cells = [([plain(row[i]) for i in used], "") for row in table]
-    if len(used) < len(names):
-        cells = [([*row, ""], style) for row, style in cells]
-    page.table(cells, right, names)
+    page.line(
+        f"epctl plan: {plural(len(found), 'combination')}{f', {refused} cannot be planned' if refused else ''}", "bold"
+    )
+    cells = [([plain(cell) for cell in row] if noted else [plain(cell) for cell in row[:-1]], "") for row in table]
+    page.table(cells, _right(names), names if noted else names[:-1])
     return page.text()
 
 
-def markdown(rows: Iterable[Row], what: str) -> str:
+def markdown(rows: Iterable[Row]) -> str:
     """The same as Markdown."""
     found = list(rows)
-    names, table = _shown(found, what)
+    names, table, _ = _shown(found)
     cells = [[escaped(cell) for cell in row] for row in table]
-    right = frozenset(i for i, name in enumerate(names) if name not in _LEFT and i < len(names) - 1)
-    return f"# epctl plan: {len(found)} combinations\n\n{markdown_table(tuple(names), cells, right)}\n"
+    return (
+        f"# epctl plan: {plural(len(found), 'combination')}\n\n{markdown_table(tuple(names), cells, _right(names))}\n"
+    )
+
+
+def _right(names: list[str]) -> frozenset[int]:
+    return frozenset(i for i, name in enumerate(names) if name not in _LEFT and i < len(names) - 1)
