@@ -14,7 +14,6 @@ def script(report: Report) -> str:
     lines = ["#!/bin/sh", f"# Fixes for {plain(report.host)}, from `epctl doctor` of {plain(report.taken_at)}."]
     lines += [
         "# Read each block, take the `#` off the commands you want, and run it. Unedited it does nothing.",
-        "set -eu",
         "",
     ]
     for finding in wrong:
