@@ -8,7 +8,7 @@ import typer
 
 from epctl.commands import options
 
-NAMES = ("snapshot", "doctor", "bundle")
+NAMES = ("snapshot", "doctor", "bundle", "plan")
 
 
 def schema(
@@ -22,9 +22,11 @@ def schema(
     from epctl.core.doctor import Report
     from epctl.core.jsontext import dump
     from epctl.core.snapshot import Snapshot
+    from epctl.model.plan.schema import schema as plan_schema
     from epctl.probes.bundle import Manifest
 
     options.choice(format, ("json",), "--format")
     options.choice(name, NAMES, "NAME")
-    kind = {"snapshot": Snapshot, "doctor": Report, "bundle": Manifest}[name]
-    options.emit(dump(msgspec.json.schema(kind)).decode(), output)
+    kinds = {"snapshot": Snapshot, "doctor": Report, "bundle": Manifest}
+    found = plan_schema() if name == "plan" else msgspec.json.schema(kinds[name])
+    options.emit(dump(found).decode(), output)

@@ -16,13 +16,23 @@ import time
 from pathlib import Path
 
 RUNS = 7
+SWEEP = (
+    *("--experts", "256", "--topk", "8", "--format", "csv"),
+    *("--sweep", "nodes=1,2,4,8,16"),
+    *("--sweep", f"topk={','.join(map(str, range(1, 11)))}"),
+    *("--sweep", f"tokens={','.join(str(1 << i) for i in range(10))}"),
+    *("--sweep", f"rdma-gbs={','.join(map(str, range(20, 40)))}"),
+)
+"""10,000 combinations; four fifths of them over several nodes, so that both modes are planned."""
 GOALS_S: dict[tuple[str, ...], float] = {
     ("--help",): 0.3,
     ("doctor", "--sample", "hgx-h100-ib"): 0.7,
     ("doctor", "--sample", "hgx-h100-ib", "--format", "json"): 0.7,
     ("doctor", "--no-active"): 3.0,
+    ("plan", "--experts", "256", "--topk", "8"): 0.4,
+    ("plan", *SWEEP): 2.0,
 }
-"""Command → goal in seconds: help, a recorded 8-GPU node, live static checks."""
+"""Command → goal in seconds: help, a recorded 8-GPU node, live static checks, one plan, 10,000 plans."""
 GOAL_MB = 200
 
 
@@ -49,7 +59,7 @@ def main() -> None:
         median = statistics.median(times)
         rows.append(
             {
-                "command": " ".join(("epctl", *command)),
+                "command": " ".join(("epctl", *(word if len(word) < 24 else f"{word[:20]}…" for word in command))),
                 "median_s": round(median, 4),
                 "min_s": round(min(times), 4),
                 "max_s": round(max(times), 4),
@@ -69,7 +79,7 @@ def main() -> None:
         return
     for row in rows:
         print(
-            f"{row['command']:48} {row['median_s']:.3f} s ({row['min_s']:.3f} to {row['max_s']:.3f}), "
+            f"{row['command']:64} {row['median_s']:.3f} s ({row['min_s']:.3f} to {row['max_s']:.3f}), "
             f"{row['share_of_goal']:.0%} of the goal of {row['goal_s']} s, {row['ratio_to_bare_python']} × bare Python"
         )
     print(f"bare Python {bare:.3f} s; largest process {peak_mb:.0f} MB, goal {GOAL_MB} MB")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -49,7 +50,7 @@ def best_mode(request: EpRequest, work: Workload, node: Node, rules: Rules = RUL
     return faster(plans, {mode: stage_times(plan, work, node, rules=rules) for mode, plan in plans.items()})
 
 
-def faster(plans: dict[str, EpPlan], times: dict[str, Times]) -> str:
+def faster(plans: Mapping[str, EpPlan], times: Mapping[str, Times]) -> str:
     """The mode whose dispatch and combine take less time together, among those that the kernels take (among all, if they take none)."""
     able = [mode for mode, plan in plans.items() if not plan.kernel_limits_broken] or list(plans)
     return min(able, key=lambda mode: _total(times[mode]))

@@ -3,65 +3,35 @@
 Standard library alone, Python 3.8 or later.
 """
 # os.path throughout: what any interpreter has, and fast to start with.
-# ruff: noqa: PTH100, PTH112, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123, PTH207
+# ruff: noqa: PTH112, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123, PTH207
 
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import glob
 import hashlib
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctl.core.standalone.communication import NCCL, NVSHMEM, Kind, headers, include_folders, mapped, version
     from epctl.probes.collectors import _loader
 else:
     sys.path.append(os.path.dirname(os.path.realpath(__file__)))
     import _loader
+    from standalone.communication import NCCL, NVSHMEM, Kind, headers, include_folders, mapped, version
 
 MAX_HASHED_BYTES = 2 << 30
 """All files that are hashed to tell copies of one size apart, together."""
 MAX_LIBRARIES = 200
 
 
-class Kind(NamedTuple):
-    """One library: how its files are called and where they keep their version."""
-
-    name: str
-    pattern: str
-    sonames: tuple[str, ...]
-    hint: bytes
-    version: re.Pattern[bytes]
-    header: str
-    roots: tuple[str, ...]
-
-
-NCCL = Kind(
-    "nccl",
-    "libnccl.so*",
-    ("libnccl.so.2",),
-    b"NCCL version ",
-    re.compile(rb"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)"),
-    "nccl.h",
-    ("EP_NCCL_ROOT_DIR", "NCCL_DIR", "NCCL_ROOT", "NCCL_HOME", "NCCL_ROOT_DIR"),
-)
-NVSHMEM = Kind(
-    "nvshmem",
-    "libnvshmem_host.so*",
-    ("libnvshmem_host.so.3", "libnvshmem_host.so.2"),
-    b"NVSHMEM v",
-    re.compile(rb"NVSHMEM v(\d{1,3}\.\d{1,3}\.\d{1,3})(?!\d)"),
-    "nvshmem.h",
-    ("EP_NVSHMEM_ROOT_DIR", "NVSHMEM_DIR", "NVSHMEM_HOME"),
-)
 _OFI = re.compile(rb"aws-ofi-nccl[ /-]v?(\d{1,3}\.\d{1,3}\.\d{1,3})")
 _GET = re.compile(r"\bvoid\s+get\s*\(")
 _WARP_GET = re.compile(r"\bncclGinOptFlagsWarpGet\s*=")
 _GENK = b"NCCL_SYM_GENK_ENABLE"
-_DEFINE = re.compile(r"^\s*#\s*define\s+(?:NCCL|NVSHMEM_VENDOR)_(MAJOR|MINOR|PATCH)(?:_VERSION)?\s+(\d{1,4})\b", re.M)
 
 
 def libraries(kind: Kind, loader: _loader.Loader, packaged: list[str]) -> list[dict[str, Any]]:
@@ -86,16 +56,6 @@ def _distinct(paths: list[str]) -> list[str]:
     return list({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
 
 
-def mapped(pattern: str) -> list[str]:
-    """Files of this process's memory map whose name matches."""
-    try:
-        with open("/proc/self/maps", errors="replace") as stream:
-            paths = {line.split(None, 5)[5].rstrip("\n") for line in stream if ".so" in line and "/" in line}
-    except (OSError, IndexError):
-        return []
-    return sorted(path for path in paths if fnmatch.fnmatch(os.path.basename(path), pattern))
-
-
 def _beside_python(kind: Kind) -> list[str]:
     """Conda's interpreter carries a run path to its own lib folder."""
     conda = os.environ.get("CONDA_PREFIX", "")
@@ -108,43 +68,6 @@ def _files(folder: str, pattern: str) -> list[str]:
 
 def _entry(kind: Kind, origin: str, path: str) -> dict[str, Any]:
     return {"origin": origin, "path": path, "real_path": os.path.realpath(path), "version": version(kind, path)}
-
-
-_known: dict[tuple[str, str], Any] = {}
-
-
-def version(kind: Kind, path: str) -> Any:  # noqa: ANN401 - JSON
-    """Version from the text inside of a library, else from the headers beside it."""
-    key = (kind.name, os.path.realpath(path))
-    if key not in _known:
-        told = _loader.search(path, kind.version, kind.hint) or headers(kind, path)
-        _known[key] = told or {"error": "unparsable", "detail": "the file does not tell its version"}
-    return _known[key]
-
-
-def headers(kind: Kind, path: str) -> str:
-    """Version of the headers that belong to the library at `path`: ../include, else the system's for a system library."""
-    return next(filter(None, (header_version(kind, place) for place in include_folders(path))), "")
-
-
-def include_folders(path: str) -> list[str]:
-    """Where the headers of the library at `path` would be."""
-    folder = os.path.dirname(os.path.abspath(path))
-    places = [os.path.join(os.path.dirname(folder), "include")]
-    return [*places, "/usr/include"] if folder.startswith(("/usr/lib", "/lib")) else places
-
-
-def header_version(kind: Kind, include: str) -> str:
-    """Version that the headers in a folder define; '' without them."""
-    for name in (kind.header, "non_abi/nvshmem_version.h") if kind is NVSHMEM else (kind.header,):
-        try:
-            with open(os.path.join(include, name), errors="replace") as stream:
-                numbers = dict(_DEFINE.findall(stream.read(1 << 20)))
-        except OSError:
-            continue
-        if len(numbers) == 3:
-            return "{MAJOR}.{MINOR}.{PATCH}".format(**numbers)
-    return ""
 
 
 def _hash_twins(entries: list[dict[str, Any]]) -> None:

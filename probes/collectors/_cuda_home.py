@@ -1,49 +1,16 @@
 """Where a just-in-time compiler finds its CUDA toolkit. Standard library alone, Python 3.8 or later."""
-# os.path throughout: what any interpreter has, and fast to start with.
-# ruff: noqa: PTH110, PTH118, PTH120, PTH123, PTH207
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-import shutil
 import sys
+from typing import TYPE_CHECKING
 
-DEFAULT = "/usr/local/cuda"
-_VERSION = re.compile(r"^\s*#\s*define\s+CUDA_VERSION\s+(\d{4,6})\b", re.M)
-_NAMED = re.compile(r"cuda[-_]?(\d{1,2}\.\d{1,2})")
+if TYPE_CHECKING:
+    from epctl.core.standalone.cuda_home import DEFAULT, find, version_of
+else:
+    sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
+    import _shared  # noqa: F401
+    from standalone.cuda_home import DEFAULT, find, version_of
 
-
-def find() -> tuple[str, str]:
-    """(folder, where it comes from): CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda, as PyTorch's and DeepEP's builds look
-    for it; else the toolkit of pip packages (nvidia/cu13). ('', '') without any."""
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            return os.environ[variable], variable
-    nvcc = shutil.which("nvcc")
-    if nvcc:
-        return os.path.dirname(os.path.dirname(nvcc)), "nvcc on PATH"
-    if os.path.exists(DEFAULT):
-        return DEFAULT, DEFAULT
-    for site in sys.path:
-        for folder in sorted(glob.glob(f"{glob.escape(site)}/nvidia/cu*"), reverse=True) if site else ():
-            if os.access(os.path.join(folder, "bin", "nvcc"), os.X_OK):
-                return folder, "pip packages"
-    return "", ""
-
-
-def version_of(folder: str) -> str:
-    """CUDA version that an include folder belongs to: from its cuda.h (or that of the folder above, for include/cccl), else from
-    the name; '' when it is none of CUDA's."""
-    for place in (folder, os.path.dirname(folder.rstrip("/"))):
-        try:
-            with open(os.path.join(place, "cuda.h"), errors="replace") as stream:
-                found = _VERSION.search(stream.read(1 << 20))
-        except OSError:
-            continue
-        if found:
-            number = int(found.group(1))
-            return f"{number // 1000}.{number % 1000 // 10}"
-    named = _NAMED.search(os.path.realpath(folder))
-    return named.group(1) if named else ""
+__all__ = ["DEFAULT", "find", "version_of"]

@@ -7,7 +7,6 @@ Document: {"libraries": {"libibverbs": {"path", "real_path", "soname", "versions
 from __future__ import annotations
 
 import glob
-import importlib.util
 import json
 import os
 import re
@@ -55,14 +54,12 @@ def collect() -> dict[str, Any]:
 
 
 def _elf() -> Any:  # noqa: ANN401 - a module
-    """The ELF reader beside this folder, loaded by its path: the package need not be importable here."""
-    path = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "elf.py")  # noqa: PTH118, PTH120
-    spec = importlib.util.spec_from_file_location("epctl_elf", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """epctl's ELF reader: the package need not be importable here."""
+    sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
+    import _shared  # type: ignore[import-not-found]  # noqa: F401
+    from standalone import elf  # type: ignore[import-not-found]
+
+    return elf
 
 
 def _cache() -> dict[str, list[str]]:

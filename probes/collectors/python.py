@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctl.core.standalone.communication import NCCL, NVSHMEM
     from epctl.probes.collectors import _communication, _deepep, _jit, _loader
 else:
     sys.path.append(os.path.dirname(os.path.realpath(__file__)))
@@ -24,6 +25,7 @@ else:
     import _deepep
     import _jit
     import _loader
+    from standalone.communication import NCCL, NVSHMEM
 
 WANTED = re.compile(
     r"torch|pytorch-triton|triton|nvidia-(?:nccl|nvshmem|cuda|cublas|cutlass|cudnn|ml|nvjitlink|cccl).*|cuda-toolkit|"
@@ -42,7 +44,7 @@ def main() -> None:
     distributions = _guarded(find_distributions)
     known = {} if "error" in distributions else distributions
     torch = torch_facts(known)
-    nccl = _guarded(lambda: _communication.libraries(_communication.NCCL, loader, packaged("libnccl.so*")))
+    nccl = _guarded(lambda: _communication.libraries(NCCL, loader, packaged("libnccl.so*")))
     copies = nccl if isinstance(nccl, list) else []
     used = _guarded(lambda: _communication.effective(loader, torch.get("folder", ""), copies))
     document = {
@@ -55,9 +57,7 @@ def main() -> None:
         "torch": torch,
         "nccl": nccl,
         "nccl_effective": used,
-        "nvshmem": _guarded(
-            lambda: _communication.libraries(_communication.NVSHMEM, loader, packaged("libnvshmem_host.so*"))
-        ),
+        "nvshmem": _guarded(lambda: _communication.libraries(NVSHMEM, loader, packaged("libnvshmem_host.so*"))),
         "net_plugins": _guarded(lambda: _communication.plugins(loader)),
         "roots": _guarded(_communication.roots),
         "deep_ep": _guarded(lambda: deep_ep(loader, known, used)),

@@ -8,51 +8,19 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
 
-from epctl import cli
 from epctl.core import snapshot as snapshots
 from epctl.core.snapshot import Schema
 from epctl.probes import load
 from epctl.probes.readers import TOOLS
+from tests.support.cli import Run, three_lines
 from tests.support.nodes import ib_node
 
 READERS = Path(__file__).parent.parent / "data" / "readers"
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs `epctl ARGS` in this process."""
-
-    def call(*argv: str | Path) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["epctl", *map(str, argv)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return Ran(int(ended.value.code or 0), out, err)
-
-    return call
-
-
-def three_lines(ran: Ran, code: int = 2) -> None:
-    assert ran.code == code, ran
-    assert ran.out == ""
-    assert re.fullmatch(r"error: .+\n  why: .+\n  do:  .+\n", ran.err, re.S), ran.err
-    assert "Traceback" not in ran.err
 
 
 EXPECTED_EXIT = {"hgx-h100-ib": 0, "hgx-h200-roce-degraded": 1, "p5-efa": 0, "gb200-nvl": 0, "laptop": 1}
@@ -158,9 +126,7 @@ def test_bad_input_gives_what_why_and_what_to_do(run: Run, argv: tuple[str, ...]
     three_lines(run(*argv), 4 if argv[0] == "capture" and argv[-1] != "/tmp" else 2)
 
 
-@pytest.mark.parametrize(
-    "argv", [("doctor", "--nosuch"), ("nosuch",), ("doctor", "--nodes", "0")], ids=" ".join
-)
+@pytest.mark.parametrize("argv", [("doctor", "--nosuch"), ("nosuch",), ("doctor", "--nodes", "0")], ids=" ".join)
 def test_wrong_usage_exits_with_2(run: Run, argv: tuple[str, ...]) -> None:
     assert run(*argv).code == 2
 
@@ -278,7 +244,7 @@ def test_probe_reads_a_tools_output_out_of_a_sample(run: Run) -> None:
     assert len(found["facts"]["gpus"]) == 8
 
 
-@pytest.mark.parametrize("name", ["snapshot", "doctor", "bundle"])
+@pytest.mark.parametrize("name", ["snapshot", "doctor", "bundle", "plan"])
 def test_schema_is_json_schema(run: Run, name: str) -> None:
     found = json.loads(run("schema", name).out)
     assert "$defs" in found or "properties" in found
@@ -287,7 +253,7 @@ def test_schema_is_json_schema(run: Run, name: str) -> None:
 def test_version_and_help(run: Run) -> None:
     assert re.fullmatch(r"epctl \d+\.\d+\.\d+\n", run("--version").out)
     help_text = run("--help").out
-    for command in ("doctor", "capture", "probe", "schema"):
+    for command in ("doctor", "capture", "plan", "probe", "schema"):
         assert command in help_text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from epctl.probes import elf
+from epctl.core.standalone import elf
 from epctl.probes.collectors import libraries, nodes
 from epctl.probes.source import COLLECTORS, LiveSource
 from tests.support.elf_file import ElfFile

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from epctl.probes import elf
+from epctl.core.standalone import elf
 from tests.support.elf_file import ElfFile
 
 FORMS = list(itertools.product((True, False), ("<", ">"), ("sections", "hash", "gnu_hash")))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from epctl.core.doctor import Report
+if TYPE_CHECKING:
+    from epctl.core.doctor import Report
 
 
 class View(Struct, frozen=True):
@@ -18,7 +20,7 @@ class View(Struct, frozen=True):
     verbose: bool = False
 
 
-Renderer = Callable[[Report, View], str]
+Renderer: TypeAlias = "Callable[[Report, View], str]"
 FORMATS: dict[str, str] = {
     "text": "epctl.core.render.text:render",
     "json": "epctl.core.render.data:json",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from epctl.model.inputs import FLAG_NAMES, Node
+from epctl.model.inputs import Node
 from epctl.model.plan.ep_family import plan_dispatch_combine
-from epctl.model.plan.families import or_refused, plan_family
+from epctl.model.plan.families import or_refused, plan_family, tensor_bytes
 from epctl.model.plan.request import Request
 from epctl.model.plan.settle import DEFAULTS, Files, Settled, fabric_of, node_of, rules_of, settled, told, value
 from epctl.model.plan.types import FAMILIES, EpFamily, Input, PlanReport, Refused
 from epctl.model.refusal import RefusalError
+from epctl.model.storage import aligned
 
 _SHOWN = ("experts", "topk", "tokens", "hidden", "dtype", "nodes", "mode", "overlap", "rules", "gate")
 _OF_FAMILY = {
@@ -24,6 +25,15 @@ _OF_FAMILY = {
     "engram": ("layers", "tokens", "entries", "entries_per_token", "max_reads_per_qp", "hidden", "dtype", "nodes"),
     "pp": ("tensor_bytes", "inflight"),
 }
+_RATES = ("sm_read_gbs", "sm_write_gbs")
+_OF_NODE: dict[str, tuple[str, ...]] = {
+    "ep": tuple(name for name in Node.__struct_fields__ if name != "name"),
+    "lb": ("nvlink_gbs", "device_sms"),
+    "bucket": ("gpus_per_node", "nvlink_gbs", "rdma_gbs", "device_sms"),
+    "engram": ("fast_atomics",),
+    "pp": (),
+}
+"""By family: what is shown of flags, and of the node."""
 FLOOR = (
     "These times are floors: the write-once kernels' own times are not measured yet; they are what links and SMs allow, plus launches "
     "and flag hops."
@@ -58,27 +68,27 @@ def plan(request: Request, files: Files, *, version: str = "", sample: str = "")
         fabric=fabric_of(request, files),
         inputs=_inputs(request, files, node, found, what),
         fits=fits,
-        verdict=_verdict(mine, what),
+        verdict=_verdict(mine, what, found),
         notes=notes,
         **families,  # type: ignore[arg-type]
     )
 
 
-def _verdict(mine: object, what: str) -> str:
-    if isinstance(mine, EpFamily):
-        broken = [entry for entry in mine.budgets if not entry.fits]
-        if not broken:
-            return "fits every budget"
-        text = "; ".join(f"{entry.name}: {entry.text}" for entry in broken)
-        near = (
-            "no plan of up to 256 nodes fits"
-            if isinstance(mine.nearest, UnsetType)
-            else mine.nearest.text.split("; ")[-1]
-        )
-        return f"does not fit {text}. {near[0].upper()}{near[1:]}"
+def _verdict(mine: object, what: str, found: Settled | None) -> str:
+    if isinstance(mine, EpFamily) and found is not None:
+        broken = [f"{entry.name} ({entry.text})" for entry in mine.budgets if not entry.fits]
+        return f"{'; '.join(broken)}. {_nearest(mine, found)}." if broken else "every budget holds it"
     if getattr(mine, "over_device", False):
-        return f"does not fit: the rule asks for {getattr(mine, 'num_sms', 0)} SMs, more than the device has"
-    return f"planned: {what}"
+        return f"the rule asks for {getattr(mine, 'num_sms', 0)} SMs, more than the device has"
+    return what
+
+
+def _nearest(mine: EpFamily, found: Settled) -> str:
+    if "hidden_not_256_multiple" in mine.buffer.kernel_limits_broken:
+        return f"Nearest that fits: hidden {found.hidden} -> {aligned(found.hidden, 256)}"
+    if isinstance(mine.nearest, UnsetType):
+        return "No plan of up to 256 nodes fits"
+    return f"Nearest that fits: {', '.join(map(str, mine.nearest.changes))}"
 
 
 def _inputs(request: Request, files: Files, node: Node, found: Settled | None, what: str) -> dict[str, Input]:
@@ -91,14 +101,15 @@ def _inputs(request: Request, files: Files, node: Node, found: Settled | None, w
             inputs[field] = Input(entry, _told(request, field, found))
     if isinstance(found, Settled) and request.gate is not None:
         inputs["seed"] = Input(value(request, "seed"), told(request, "seed"))
+    if "tensor_bytes" in _OF_FAMILY[what] and request.tensor_bytes is None:
+        sizes = "default: one tensor of tokens x hidden values of 2 bytes"
+        inputs["tensor_bytes"] = Input(tensor_bytes(request)[0], sizes)
     rules = rules_of(request, files)
-    for name in ("sm_read_gbs", "sm_write_gbs"):
+    for name in _RATES if "rules" in _OF_FAMILY[what] else ():
         source = rules.sources[name]
         by_rules = "" if source.startswith(("flag ", "calibration ")) else f"rules {rules.name}: "
         inputs[name] = Input(getattr(rules, name), f"{by_rules}{source}")
-    names = node.__struct_fields__ if what == "ep" else (*FLAG_NAMES, "nics_per_gpu")
-    inputs |= {name: Input(getattr(node, name).value, getattr(node, name).source) for name in names if name != "name"}
-    return inputs
+    return inputs | {name: Input(getattr(node, name).value, getattr(node, name).source) for name in _OF_NODE[what]}
 
 
 def _told(request: Request, field: str, found: Settled | None) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from epctl.model.advice import faster
 from epctl.model.budget import Load, buffer_bytes_of
-from epctl.model.buffers import EpBufferRequest
+from epctl.model.buffers import EpBufferRequest, plan_ep_buffer
+from epctl.model.channels import ChannelPlan, WarpPlan, plan_direct_warps, plan_hybrid_channels
 from epctl.model.ep import plan_ep
 from epctl.model.ep_types import EpPlan, EpRequest
 from epctl.model.limits import KERNEL_LIMITS
@@ -14,6 +17,7 @@ from epctl.model.plan.gates import means
 from epctl.model.plan.settle import Settled, value
 from epctl.model.refusal import RefusalError
 from epctl.model.timing import stage_times
+from epctl.model.timing_rows import SCALE_HIDDEN
 from epctl.model.timing_types import StageTime, Workload
 
 
@@ -26,6 +30,16 @@ class Chosen(NamedTuple):
     times: tuple[StageTime, StageTime]
     buffer: EpBufferRequest
     buffer_bytes: int
+    limits_broken: tuple[str, ...]
+    """Of the kernels: those of the plan, of the buffer, of warps and channels."""
+
+    @property
+    def judged(self) -> EpPlan:
+        """The plan with all limits that are broken, as budgets look at it."""
+        plan = self.plan
+        if self.limits_broken == plan.kernel_limits_broken:
+            return plan
+        return msgspec.structs.replace(plan, kernel_limits_broken=self.limits_broken)
 
 
 def chosen(found: Settled, *, explain: bool = True) -> Chosen:
@@ -49,7 +63,9 @@ def chosen(found: Settled, *, explain: bool = True) -> Chosen:
     if found.mode == "auto":
         _check_kernels(plan)
     buffer = found.buffer(best)
-    return Chosen(request, plan, work, times[best], buffer, _buffer_bytes(found, buffer))
+    return Chosen(
+        request, plan, work, times[best], buffer, _buffer_bytes(found, buffer), _limits_broken(found, plan, buffer)
+    )
 
 
 def _modes(found: Settled) -> tuple[str, ...]:
@@ -101,6 +117,33 @@ def _buffer_bytes(found: Settled, buffer: EpBufferRequest) -> int:
     return memo[key]  # type: ignore[no-any-return]
 
 
+def _limits_broken(found: Settled, plan: EpPlan, buffer: EpBufferRequest) -> tuple[str, ...]:
+    """What the rules' kernels cannot take. Those of buffers, warps and channels are DeepEP's, so of the staged layout."""
+    if found.rules.layout != "staged":
+        return plan.kernel_limits_broken
+    key = ("limits", buffer, found.experts, plan.num_sms, found.overlap, found.node.smem_bytes.value)
+    memo = found.files.memo
+    if key not in memo:
+        channels, warps = channels_and_warps(found, plan)
+        more = channels if channels is not None else warps
+        memo[key] = (*plan_ep_buffer(buffer).kernel_limits_broken, *(more.kernel_limits_broken if more else ()))
+    return tuple(dict.fromkeys((*plan.kernel_limits_broken, *memo[key])))
+
+
+def channels_and_warps(found: Settled, plan: EpPlan) -> tuple[ChannelPlan | None, WarpPlan | None]:
+    """Channels of DeepEP's two-level kernels, or warps of its direct ones."""
+    fp8 = found.dtype == "fp8"
+    row = (found.hidden, 1 if fp8 else 2, -(-found.hidden // SCALE_HIDDEN) if fp8 else 0, found.topk)
+    smem = int(found.node.smem_bytes.value)
+    if plan.logical_domain.scaleout_ranks == 1:
+        return None, plan_direct_warps(plan.num_ranks, found.experts, *row, smem_bytes=smem)
+    sms, overlap = plan.num_sms, found.overlap
+    return (
+        plan_hybrid_channels(plan.num_ranks, found.experts, *row, sms, prefer_overlap=overlap, smem_bytes=smem),
+        None,
+    )
+
+
 def load_of(found: Settled) -> Load:
     """What else counts against the budgets."""
     request = found.request
@@ -126,9 +169,10 @@ def group_refusal(plan: EpPlan) -> RefusalError | None:
     if not broken:
         return None
     size = plan.physical_domain
-    what = f"{size.rdma_ranks} nodes of {size.nvlink_ranks} GPUs are {plan.num_ranks} ranks"
+    what = f"{size.rdma_ranks} x {size.nvlink_ranks} GPUs are {plan.num_ranks} ranks"
     if broken[0] == "ranks_over_1024":
-        todo = f"give --nodes {max(1, 1024 // size.nvlink_ranks)}, or fewer --gpus-per-node"
+        fewer = 1024 // size.nvlink_ranks
+        todo = f"give --nodes {fewer}" if fewer else "give --nodes 1 --gpus-per-node 8"
     elif broken[0] == "hybrid_scaleout_over_32":
         todo = "give --nodes 32, or --mode direct"
     else:

@@ -7,11 +7,10 @@ from msgspec import UNSET, UnsetType
 from epctl.model.advice import advise
 from epctl.model.budget import allocated_contexts, budgets, nearest_plan
 from epctl.model.buffers import plan_ep_buffer
-from epctl.model.channels import ChannelPlan, WarpPlan, plan_direct_warps, plan_hybrid_channels
 from epctl.model.deepinfer import DecodeRate, DecodeRequest, decode_rate
 from epctl.model.ep_types import EpPlan
 from epctl.model.fit import largest_tokens, plan_write_once
-from epctl.model.plan.chosen import Chosen, chosen, load_of
+from epctl.model.plan.chosen import Chosen, channels_and_warps, chosen, load_of
 from epctl.model.plan.gates import report as gate_report
 from epctl.model.plan.sensitivity import sensitivities
 from epctl.model.plan.settle import Settled, value
@@ -19,16 +18,15 @@ from epctl.model.plan.types import EpFamily, Nearest, Qps, ReferenceRow
 from epctl.model.reference import matching, predicted
 from epctl.model.refusal import RefusalError
 from epctl.model.storage import plan_workspace
-from epctl.model.timing_rows import SCALE_HIDDEN
 
 
 def plan_dispatch_combine(found: Settled) -> EpFamily:
     """Raises RefusalError as `chosen` does."""
     best = chosen(found)
     plan, request = best.plan, best.request
-    entries = budgets(plan, found.node, request, best.buffer_bytes, found.request.contexts, load_of(found))
-    fits = all(entry.fits for entry in entries)
-    channels, warps = _warps(found, best)
+    entries = budgets(best.judged, found.node, request, best.buffer_bytes, found.request.contexts, load_of(found))
+    broken = tuple(entry.name for entry in entries if not entry.fits)
+    channels, warps = channels_and_warps(found, plan)
     return EpFamily(
         **{name: getattr(plan, name) for name in plan.__struct_fields__},
         mode=request.mode,
@@ -40,12 +38,13 @@ def plan_dispatch_combine(found: Settled) -> EpFamily:
         workspace=plan_workspace("ep"),
         buffer_bytes=best.buffer_bytes,
         largest_tokens=_largest(found, best),
-        channels=channels,
-        warps=warps,
+        channels=UNSET if channels is None else channels,
+        warps=UNSET if warps is None else warps,
         gate=gate_report(found),
         budgets=entries,
-        fits=fits,
-        nearest=UNSET if fits else _nearest(found, best),
+        fits=not broken,
+        budgets_broken=broken,
+        nearest=_nearest(found, best) if broken else UNSET,
         sensitivities=sensitivities(found, best),
         advice=advise(request, best.work, found.node, found.rules, overlap=found.overlap),
         reference=_reference(found, best),
@@ -70,27 +69,9 @@ def _largest(found: Settled, best: Chosen) -> int:
         return 0
 
 
-def _warps(found: Settled, best: Chosen) -> tuple[ChannelPlan | UnsetType, WarpPlan | UnsetType]:
-    """Of DeepEP's kernels, which is what the planner of warps is about."""
-    plan, fp8 = best.plan, found.dtype == "fp8"
-    row = (found.hidden, 1 if fp8 else 2, -(-found.hidden // SCALE_HIDDEN) if fp8 else 0, found.topk)
-    smem = int(found.node.smem_bytes.value)
-    if plan.logical_domain.scaleout_ranks > 1:
-        channels = plan_hybrid_channels(
-            plan.num_ranks,
-            found.experts,
-            *row,
-            plan.num_sms,
-            prefer_overlap=found.overlap,
-            smem_bytes=smem,
-        )
-        return channels, UNSET
-    return UNSET, plan_direct_warps(plan.num_ranks, found.experts, *row, smem_bytes=smem)
-
-
 def _nearest(found: Settled, best: Chosen) -> Nearest | UnsetType:
     near = nearest_plan(best.request, found.node, found.rules, best.buffer, found.request.contexts, load_of(found))
-    if near is None:
+    if near is None or not near[1].changes:
         return UNSET
     plan, moved = near
     return Nearest(

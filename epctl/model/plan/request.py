@@ -148,7 +148,7 @@ def short(text: str) -> str:
 
 def request_of(given: dict[str, Any]) -> Request:
     """A request from what the command line has for each field: text, a boolean, or None. Raises RefusalError value_invalid."""
-    read = {name: parsed(name, value) if isinstance(value, str) else value for name, value in given.items()}
+    read: dict[str, Any] = {name: parsed(name, text) if isinstance(text, str) else text for name, text in given.items()}
     return Request(**read)
 
 
@@ -161,7 +161,9 @@ def field_of(key: str) -> str:
     names = [flag(field)[2:] for field in _KINDS]
     near = get_close_matches(name.replace("_", "-"), names, n=3, cutoff=0.5)
     what, why = f"--sweep has the key {short(key)!r}", f"a key is a flag's name: {', '.join(names)}"
-    raise RefusalError("unknown_sweep_key", what, why, f"give --sweep {near[0] if near else 'tokens'}=128,4096")
+    best = near[0] if near else "tokens"
+    field = next(field for field in _KINDS if flag(field)[2:] == best)
+    raise RefusalError("unknown_sweep_key", what, why, f"give --sweep {best}={EXAMPLES[field]}")
 
 
 class Sweep(Struct, frozen=True):

@@ -54,7 +54,7 @@ def _half_rdma(found: Settled, best: Chosen) -> Sensitivity:
     try:
         return _told(change, best, chosen(replaced(found, node=half), explain=False), f"{rdma.value / 2:g} GB/s")
     except RefusalError as error:
-        return Sensitivity(change=change, note=f"{error.what}: {error.why}")
+        return Sensitivity(change=change, note=f"{error.what}; {error.todo}")
 
 
 def _more_nodes(found: Settled, best: Chosen) -> Sensitivity:
@@ -67,4 +67,4 @@ def _more_nodes(found: Settled, best: Chosen) -> Sensitivity:
     try:
         return _told(change, best, chosen(replaced(found, nodes=nodes, experts=experts), explain=False), note)
     except RefusalError as error:
-        return Sensitivity(change=change, note=f"{error.what}: {error.why}")
+        return Sensitivity(change=change, note=f"{error.what}; {error.todo}")

@@ -89,7 +89,13 @@ def _nccl(report: PlanReport, ep: EpFamily) -> list[Setting]:
     if not _between_nodes(ep):
         return found
     if report.fabric == "efa":
-        found.append(Setting("NCCL", "export NCCL_GIN_TYPE=5", "EFA-GDA; unset, NCCL takes its CPU proxy on EFA"))
+        found.append(
+            Setting(
+                "NCCL",
+                "export NCCL_GIN_TYPE=5",
+                "EFA-GDA, for Amazon's fork of DeepEP (2.5.0 itself has GDAKI alone); unset, NCCL takes its CPU proxy",
+            )
+        )
         found.append(
             Setting(
                 "NCCL", "export NCCL_SYM_GIN_KERNELS_ENABLE=0", "NCCL's own symmetric GIN kernels do not run on type 5"
@@ -110,7 +116,7 @@ def _sglang(report: PlanReport, ep: EpFamily) -> list[Setting]:
     more = f" --ep-num-redundant-experts {redundant}" if redundant else ""
     line = f"--ep-size {ep.num_ranks} --moe-a2a-backend deepep_v2 --deepep-v2-mode {ep.mode}{more}"
     name = "SGLANG_DEEPEP_V2_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
-    why = f"sizes the buffer: {ep.buffer.buffer_bytes} bytes a rank; prefill chunks must not be larger"
+    why = f"sizes the buffer ({ep.buffer.buffer_bytes} bytes a rank in 2.5's layout); prefill chunks must not be larger"
     return [
         Setting("SGLang", f"export {name}={_value(report, 'tokens')}", why),
         Setting("SGLang", line, f"{ep.num_ranks} ranks, {ep.mode}", argument=True),

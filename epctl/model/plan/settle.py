@@ -247,7 +247,7 @@ def node_of(request: Request, files: Files, rules: Rules) -> Node:
         found = files.readings[name] if name else None
         known = resolve(flags, hardware(profile) if profile else None, found, rules)
         files.memo[key] = known
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def fabric_of(request: Request, files: Files) -> str:

@@ -72,6 +72,7 @@ class EpRow(Struct, frozen=True):
     times: TimeRows
     buffer_bytes: int
     fits: bool
+    budgets_broken: tuple[str, ...]
 
 
 class Row(Struct, frozen=True):
@@ -121,7 +122,7 @@ def _row(request: Request, keys: dict[str, Any], files: Files) -> Row:
 
 def _ep_row(best: Chosen, found: Settled) -> EpRow:
     plan = best.plan
-    broken = breaks(plan, found.node, best.request, best.buffer_bytes, found.request.contexts, load_of(found))
+    broken = breaks(best.judged, found.node, best.request, best.buffer_bytes, found.request.contexts, load_of(found))
     return EpRow(
         plan.status,
         plan.num_ranks,
@@ -151,6 +152,7 @@ def _ep_row(best: Chosen, found: Settled) -> EpRow:
         TimeRows(_time_row(best.times[0]), _time_row(best.times[1])),
         best.buffer_bytes,
         not broken,
+        broken,
     )
 
 

@@ -112,6 +112,8 @@ class EpFamily(EpPlan, frozen=True, kw_only=True):
     gate: GateReport
     budgets: tuple[Budget, ...]
     fits: bool
+    budgets_broken: tuple[str, ...]
+    """Names of the budgets that do not fit."""
     nearest: Nearest | UnsetType = UNSET
     """Where the plan does not fit and another does."""
     sensitivities: tuple[Sensitivity, ...]

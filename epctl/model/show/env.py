@@ -19,8 +19,7 @@ def render(report: PlanReport) -> str:
         raise RefusalError("value_invalid", "--format env is asked for another family", why, "give --what ep")
     first = head(report)
     lines = [f"# {plain(line)}" for line in (first.title, *first.lines, *([first.sample] if first.sample else []))]
-    verdict = "fits every budget" if report.fits else report.verdict
-    lines += _comment(f"The plan {verdict}.")
+    lines += _comment(f"{'Fits' if report.fits else 'Does not fit'}: {report.verdict}")
     program = ""
     for setting in settings(report, ep):
         if setting.program != program:

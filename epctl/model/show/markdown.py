@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec import UnsetType
+
 from epctl.core.render.safe import plain
 from epctl.model.plan.types import PlanReport
 from epctl.model.show.sections import head, sections
@@ -19,10 +21,17 @@ def render(report: PlanReport) -> str:
     if first.sample:
         parts.append(f"**{escaped(first.sample)}**")
     parts.append("  \n".join(escaped(line) for line in first.lines))
-    parts.append(f"**{'Fits' if report.fits else 'Does not fit'}**: {escaped(report.verdict)}")
+    parts.append(f"**{verdict_word(report)}**: {escaped(report.verdict)}")
     parts += [escaped(note) for note in report.notes]
     parts += [_section(section) for section in sections(report)]
     return "\n\n".join(parts) + "\n"
+
+
+def verdict_word(report: PlanReport) -> str:
+    """Fits, Does not fit, or Planned where there are no budgets."""
+    if not report.fits:
+        return "Does not fit"
+    return "Planned" if isinstance(report.ep, UnsetType) else "Fits"
 
 
 def escaped(text: str) -> str:

@@ -13,7 +13,7 @@ from epctl.core.render.safe import plain
 STYLES = {"bold": "\033[1m", "dim": "\033[2m", "red": "\033[1;31m", "green": "\033[1;32m", "yellow": "\033[33m"}
 RESET = "\033[0m"
 OVERLONG_INDENT = 6
-MIN_LAST = 24
+MIN_LAST = 16
 """The last column of a table keeps at least this width."""
 
 

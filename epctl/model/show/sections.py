@@ -6,7 +6,7 @@ from msgspec import Struct, UnsetType
 
 from epctl.model.plan.types import BucketFamily, EngramFamily, EpFamily, Input, PlanReport, PpFamily, Refused
 from epctl.model.show.sections_ep import ep_sections
-from epctl.model.show.shape import Line, Section
+from epctl.model.show.shape import Line, Mark, Section
 from epctl.model.show.words import number, plural, size
 
 
@@ -25,7 +25,7 @@ def head(report: PlanReport) -> Head:
     where = f"node: {report.node}; rules: {report.rules}"
     ep, inputs = report.ep, report.inputs
     if isinstance(ep, UnsetType):
-        return Head("epctl plan", (where,), sample)
+        return Head(f"epctl plan: {report.verdict}" if report.fits else "epctl plan", (where,), sample)
     what = f"epctl plan: {inputs['experts'].value} experts, top-{inputs['topk'].value}"
     shape = ep.physical_domain
     ranks = f"{plural(shape.rdma_ranks, 'node')} x {plural(shape.nvlink_ranks, 'GPU')} = {plural(ep.num_ranks, 'rank')}"
@@ -107,7 +107,7 @@ def _against(report: PlanReport) -> list[Section]:
     rows = []
     for name, value in found.values.items():
         ours = mine.get(name)
-        mark = "" if ours is None or ours == value else "bad"
+        mark: Mark = "" if ours is None or ours == value else "bad"
         verdict = "" if ours is None else "same" if ours == value else "differs"
         rows.append(Line((name, number(value), number(ours), verdict), mark))
     columns = ("", "deep_ep", "epctl", "")

@@ -8,7 +8,7 @@ from epctl.model import ep_types
 from epctl.model.limits import KERNEL_LIMITS
 from epctl.model.plan.types import EpFamily, ReferenceRow
 from epctl.model.show.page import bar
-from epctl.model.show.shape import Line, Section
+from epctl.model.show.shape import Line, Mark, Section
 from epctl.model.show.words import LINKS, TERMS, change, moved, number, size, us
 from epctl.model.spread import Spread
 from epctl.model.timing_types import StageTime
@@ -79,7 +79,7 @@ def _counts(ep: EpFamily) -> Section:
     rows = []
     for term in ep.terms:
         value = f"{number(term.value)} {_unit(term)}".strip()
-        mark = "binding" if term.binding else ""
+        mark: Mark = "binding" if term.binding else ""
         formula, rest = _with_values(term)
         rows.append(Line((term.name, value, f"= {formula}"), mark))
         if rest:
@@ -139,7 +139,7 @@ def _budgets(ep: EpFamily) -> Section:
     for entry in ep.budgets:
         used, limit = float(entry.used.value), float(entry.limit.value)
         share = used / limit if limit else float(used > 0) * 2
-        percent = "" if entry.name == "kernel_limits" else f"{share * 100:.0f} %"
+        percent = "" if entry.name == "kernel_limits" else f"{share * 100:.0f} %" if share < 10 else "> 999 %"
         drawn = "" if entry.name == "kernel_limits" else bar(share)
         rows.append(Line((entry.name, drawn, percent, entry.text), "" if entry.fits else "bad"))
     return Section("Budgets", rows=tuple(rows), right=frozenset({2}))
@@ -147,22 +147,19 @@ def _budgets(ep: EpFamily) -> Section:
 
 def _gate(ep: EpFamily) -> Section:
     gate = ep.gate
+    if not isinstance(gate.ranks, Spread):
+        return Section("")
     rows = []
     for name, spread in (("ranks", gate.ranks), ("nodes", gate.nodes)):
         if isinstance(spread, Spread):
-            load = spread.load
             cells = (name, f"{spread.mean:.4f}", number(spread.p50), number(spread.p99), _closed(spread))
-            rows.append(Line((*cells, f"{load.max:.3f}", f"{load.step_max_mean:.3f}")))
-    if not rows:
-        return Section("")
-    load = gate.ranks.load if isinstance(gate.ranks, Spread) else None
-    lines = [f"{gate.name}: {gate.kind}. Load: the busiest group over the mean of all."]
-    if load is not None:
-        lines.append(
-            f"A step is {load.step_tokens} tokens of all ranks together; the group waits for its busiest rank."
-        )
+            rows.append(Line((*cells, f"{spread.load.max:.3f}", f"{spread.load.step_max_mean:.3f}")))
+    lines = (
+        f"{gate.name}: {gate.kind}. Load: the busiest group over the mean of all.",
+        f"A step is {gate.ranks.load.step_tokens} tokens of all ranks together; the group waits for its busiest rank.",
+    )
     columns = ("a token reaches", "mean", "p50", "p99", "closed form", "load, all", "load, step")
-    return Section("Gate", lines=tuple(lines), columns=columns, rows=tuple(rows), right=frozenset(range(1, 7)))
+    return Section("Gate", lines=lines, columns=columns, rows=tuple(rows), right=frozenset(range(1, 7)))
 
 
 def _closed(spread: Spread) -> str:

@@ -6,12 +6,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+Mark = Literal["", "binding", "bad", "more"]
+
 
 class Line(Struct, frozen=True):
     """A row of a table. binding: it decides; bad: it does not fit; more: it belongs to the row above."""
 
     cells: tuple[str, ...]
-    mark: Literal["", "binding", "bad", "more"] = ""
+    mark: Mark = ""
 
 
 class Section(Struct, frozen=True):

@@ -48,7 +48,7 @@ def _verdict(page: Page, report: PlanReport) -> None:
     for note in report.notes:
         page.line(note, "yellow")
     if report.fits:
-        page.line("FITS" if isinstance(report.ep, EpFamily) else "PLANNED", "green")
+        page.line("FITS: every budget holds it" if isinstance(report.ep, EpFamily) else "PLANNED", "green")
         return
     page.line("DOES NOT FIT", "red")
     page.line(report.verdict)

@@ -10,13 +10,13 @@ import pytest
 
 import epctl.model
 
-MODULES = sorted(Path(epctl.model.__file__).parent.glob("*.py"))
-CORE = ("errors", "snapshot", "fact", "views", "capability", "context")
+MODULES = sorted(Path(epctl.model.__file__).parent.rglob("*.py"))
+CORE = ("errors", "snapshot", "fact", "views", "capability", "context", "render.safe")
 PURE = ("epctl.model", *(f"epctl.core.{part}" for part in CORE))
 OUTSIDE = {"os", "subprocess", "socket", "pathlib", "shutil", "threading", "ctypes", "time"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_imports_are_standard_library_msgspec_and_pure_core(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
