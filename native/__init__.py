@@ -1,1 +1,1 @@
-"""C++ and CUDA sources, and the Python that compiles them at first use. The first kernels arrive with the native core."""
+"""C++ and CUDA sources, and the Python that finds a toolchain for them, compiles them at first use, and caches the result."""

@@ -13,6 +13,7 @@ from epctl.core.views import nics, pcie, plugins
 from epctl.core.views.needs import GPU, NVML, RDMA, VERBS, is_virtual
 from epctl.core.views.settings import is_on, number, setting, told
 from epctl.core.views.userspace import symbol_version
+from epctl.core.wording import counted
 
 MAX_CPUS = 65536
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
@@ -163,7 +164,9 @@ def cpu_affinity_wrong(context: Context) -> Iterator[Seen]:
         return
     gpus = _visible(context)
     if len(allowed) < len(gpus):
-        yield bad(f"this process may use {len(allowed)} CPUs ({text}) for {len(gpus)} GPUs (Cpus_allowed_list)")
+        yield bad(
+            f"this process may use {counted(len(allowed), 'CPU')} ({text}) for {counted(len(gpus), 'GPU')} (Cpus_allowed_list)"
+        )
     for gpu in gpus:
         yield _near_cpus(context, gpu, allowed, text)
 

@@ -13,6 +13,7 @@ from epctl.core.snapshot import Snapshot
 from epctl.core.views import fabric, needs, nics, pcie, rights, sizes
 from epctl.core.views.needs import CONTAINER, GPU, NVML, RDMA
 from epctl.core.views.settings import told
+from epctl.core.wording import counted
 
 NVML_UNKNOWN = 999
 """NVML_ERROR_UNKNOWN (nvml.h)."""
@@ -92,7 +93,7 @@ def ctr_no_infiniband(context: Context) -> Iterator[Seen]:
     entries = [entry for entry in known(node.rdma.uverbs, "/dev/infiniband") if "/uverbs" in entry.path]
     usable = [entry for entry in entries if entry.read_write is True]
     if usable:
-        text = f"{num_devices} RDMA devices (sysfs), {len(usable)} usable uverbs files"
+        text = f"{counted(num_devices, 'RDMA device')} (sysfs), {counted(len(usable), 'usable uverbs file')}"
         yield bad(text, severity="info") if len(usable) < num_devices else good(text)
         return
     for entry in entries:
@@ -101,12 +102,12 @@ def ctr_no_infiniband(context: Context) -> Iterator[Seen]:
             return
     if entries:
         yield bad(
-            f"{len(entries)} uverbs files, none may be read and written by this user ({entries[0].path})",
+            f"{counted(len(entries), 'uverbs file')}, none may be read and written by this user ({entries[0].path})",
             fix="Give the user or the container's device rules read and write access to /dev/infiniband/uverbs*.",
         )
     else:
         lines = ("lsmod | grep ib_uverbs", "sudo modprobe ib_uverbs")
-        text = f"{num_devices} RDMA devices (sysfs), no /dev/infiniband/uverbs*"
+        text = f"{counted(num_devices, 'RDMA device')} (sysfs), no /dev/infiniband/uverbs*"
         yield bad(text, commands=() if value_or(node.host.container, "none") != "none" else lines)
 
 
@@ -159,7 +160,7 @@ def _shares(visible: int) -> Severity:
 def ctr_ipc_ns(context: Context) -> Iterator[Seen]:
     visible, total = len(pcie.gpus(context.node)), _machine_gpus(context.node)
     if visible >= total:
-        yield good(f"all {visible} GPUs of the machine are in this container")
+        yield good(f"{visible} of {total} GPUs of the machine are in this container")
         return
     private = known(context.node.host.private_namespaces, "namespaces of this process")
     text = f"{visible} of {total} GPUs of the machine are in this container"
@@ -181,7 +182,7 @@ def ctr_ipc_ns(context: Context) -> Iterator[Seen]:
 )
 def ctr_gpu_isolated(context: Context) -> Iterator[Seen]:
     visible, total = len(pcie.gpus(context.node)), _machine_gpus(context.node)
-    text = f"NVML lists {visible} GPUs, the PCI bus has {total}"
+    text = f"NVML lists {counted(visible, 'GPU')}, the PCI bus has {total}"
     yield bad(text, severity=_shares(visible)) if visible < total else good(text)
 
 
@@ -227,12 +228,12 @@ def ctr_cvd_per_rank(context: Context) -> Iterator[Seen]:
     if odd:
         yield bad(f"{text}: {odd[0]!r} is no number", severity=severity, commands=every)
     elif beyond:
-        ends = f"NVML lists {len(gpus)} GPUs, so CUDA ends the list at {beyond[0]}"
+        ends = f"NVML lists {counted(len(gpus), 'GPU')}, so CUDA ends the list at {beyond[0]}"
         yield bad(f"{text}: {ends}", severity=severity, commands=every)
     elif len(entries) == 1 and ranks > 1:
         yield bad(f"{text} with {ranks} ranks on this node", severity=severity, commands=every)
     else:
-        yield good(f"{text}: {len(entries)} numbers")
+        yield good(f"{text}: {counted(len(entries), 'number')}")
 
 
 def _local_ranks(context: Context) -> int:

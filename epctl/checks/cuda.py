@@ -41,7 +41,7 @@ def cuda_arch_unsupported(context: Context) -> Iterator[Seen]:
     for gpu in pcie.gpus(context.node):
         for title, floor in floors:
             have = known(gpu.compute_capability, f"compute capability of GPU {gpu.index}")
-            text = f"GPU {gpu.index} ({value_or(gpu.name, 'unknown')}) has compute capability {have}, {title} needs {floor}"
+            text = f"GPU {gpu.index}: compute capability {have} ({value_or(gpu.name, 'name unknown')}), {title} needs {floor}"
             yield bad(text) if below(have, floor) else good(text)
 
 

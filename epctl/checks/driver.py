@@ -27,7 +27,8 @@ FIRST_DRIVER = 300
     severity="fail",
     title="The machine has an NVIDIA GPU, but no working driver",
     why="Without the kernel module and NVML nothing can reach the GPUs.",
-    fix="Install the NVIDIA driver (open kernel modules) for this kernel, load it, and look at the kernel log if it does not load.",
+    fix="Install the NVIDIA driver (open kernel modules) for this kernel when no job runs, load it, and look at the kernel log if it "
+    "does not load.",
     commands=("sudo modprobe nvidia", "nvidia-smi"),
     reference="https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
     needs=(GPU,),
@@ -38,7 +39,7 @@ def node_no_driver(context: Context) -> Iterator[Seen]:
     if isinstance(version, str) and code == NVML_NO_LIBRARY:
         yield bad(
             f"kernel module {version} is loaded, but NVML's library is not found (nvmlInit returns 12)",
-            fix="Install the user-space part of the same driver; for a container, start it with GPUs "
+            fix="On a drained node install the user-space part of the same driver; for a container, start it with GPUs "
             "(--gpus all) and NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
             commands=("nvidia-smi",),
         )
@@ -46,7 +47,7 @@ def node_no_driver(context: Context) -> Iterator[Seen]:
         yield bad(
             f"nvmlInit returns {code} ({driver.nvml_message or 'no message'}), "
             f"{f'with kernel module {version} loaded' if isinstance(version, str) else 'kernel module unknown'}",
-            fix="Look at the kernel log for what the driver says, then reload the driver or reboot once no job runs.",
+            fix="Look at the kernel log for what the driver says, then reload the driver or reboot when no job runs.",
             commands=("sudo dmesg | grep -iE 'nvrm|nvidia'",),
         )
     elif isinstance(version, str) and isinstance(code, Absent) and code.absent in ("timed_out", "failed"):
@@ -129,7 +130,8 @@ def _same_release(kernel: str, path: Fact[str], version: Fact[str]) -> Iterator[
     severity="fail",
     title="CUDA picks a forward-compatibility library that this driver or GPU does not accept",
     why="A libcuda of the compat package is found first; CUDA then ends with error 803 or 804 although the host's driver is fine.",
-    fix="Take the compat folder out of LD_LIBRARY_PATH and ld.so.conf.d, or upgrade the host's driver to the branch the image needs.",
+    fix="Take the compat folder out of LD_LIBRARY_PATH and ld.so.conf.d; or drain the node and upgrade the host's driver to the branch "
+    "that the image needs.",
     commands=("ldconfig -p | grep libcuda.so.1", "echo $LD_LIBRARY_PATH"),
     reference="https://github.com/gpustack/gpustack/issues/1254 "
     "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html",
@@ -161,7 +163,8 @@ def drv_fwd_compat(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="NVIDIA's unified memory driver is not available",
     why="NCCL from 2.23 on builds CUDA memory pools on it; its start or a graph capture fails, while plain CUDA calls may work.",
-    fix="Load nvidia-uvm and create its device node; pass it to the container; in a vGPU guest enable UVM in the profile.",
+    fix="When no job runs load nvidia-uvm and create its device node; pass it to the container; in a vGPU guest enable UVM in the "
+    "profile.",
     commands=("sudo modprobe nvidia-uvm", "sudo nvidia-modprobe -u -c=0"),
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     needs=(GPU,),
@@ -189,6 +192,7 @@ def drv_uvm_missing(context: Context) -> Iterator[Seen]:
             yield bad(
                 "/dev/nvidia-uvm may not be read and written by this user",
                 fix="Give the user or the container access to /dev/nvidia-uvm.",
+                commands=("ls -l /dev/nvidia-uvm",),
             )
         elif isinstance(node.read_write, Absent):
             yield unread("access to /dev/nvidia-uvm", node.read_write)
@@ -227,7 +231,8 @@ def _uvm_before(context: Context) -> bool:
     severity="fail",
     title="The driver is older than the CUDA major of PyTorch",
     why="The first CUDA call ends with 'driver version is insufficient' (35), although nvidia-smi shows the GPUs.",
-    fix="Upgrade the driver to the branch of that CUDA major, or install the wheels of the CUDA major that the driver has.",
+    fix="Install the wheels of the CUDA major that the driver has; or drain the node and upgrade the driver to the branch of that CUDA "
+    "major.",
     reference="https://github.com/deepseek-ai/DeepEP/issues/519",
     needs=(GPU,),
 )

@@ -12,8 +12,9 @@ from epctl.core.views import deepep, gdr, gin, gin_efa, nics, plugins, versions
 from epctl.core.views.gin import SEVERAL_NODES
 from epctl.core.views.needs import EFA, GPU, RDMA
 from epctl.core.views.settings import is_on, setting, told
+from epctl.core.wording import counted
 
-_LAUNCH = "Launch the instance with network interfaces of type efa, install the EFA driver, and load the efa module."
+_LAUNCH = "Launch the instance with network interfaces of type efa, and install the EFA driver and load the efa module before jobs start."
 _GRANT = (
     "Request all vpc.amazonaws.com/efa devices in the pod's limits (with hugepages-2Mi), or pass /dev/infiniband/uverbs* with "
     "--device; where the host itself shows none, the instance was launched without EFA interfaces."
@@ -109,8 +110,9 @@ def efa_silent_socket(context: Context) -> Iterator[Seen]:
     title="This process does not have the EFA devices that the instance type offers",
     why="An instance has EFA only when its network interfaces were made as EFA at launch, and a pod or container only when it asks for "
     "the devices; without them NCCL runs over TCP.",
-    fix="On the host: launch the instance with network interfaces of type efa, and load the efa module. In a pod: request all "
-    "vpc.amazonaws.com/efa devices of the type (with hugepages-2Mi). In a container: pass each /dev/infiniband/uverbs* with --device.",
+    fix="On the host: launch the instance with network interfaces of type efa, and load the efa module before jobs start. In a pod: "
+    "request all vpc.amazonaws.com/efa devices of the type (with hugepages-2Mi). In a container: pass each /dev/infiniband/uverbs* "
+    "with --device.",
     reference="https://github.com/aws/sagemaker-hyperpod-cli/issues/306 https://github.com/aws/aws-ofi-nccl/issues/803 "
     "https://docs.aws.amazon.com/eks/latest/userguide/device-management-efa.html",
     needs=(GPU,),
@@ -132,11 +134,14 @@ def efa_pod_resource(context: Context) -> Iterator[Seen]:
         yield unread(unclear[0].path, unclear[0].read_write)  # type: ignore[arg-type]
     elif not usable:
         what = "no uverbs device in /dev/infiniband" if not nodes else "no uverbs device may be opened by this user"
-        yield bad(f"{len(devices)} EFA devices in sysfs, {what}", severity=severity)
+        yield bad(f"{counted(len(devices), 'EFA device')} in sysfs, {what}", severity=severity)
     elif len(usable) < len(devices):
-        yield bad(f"{len(devices)} EFA devices in sysfs, {len(usable)} uverbs devices may be opened", severity="warn")
+        yield bad(
+            f"{counted(len(devices), 'EFA device')} in sysfs, {counted(len(usable), 'uverbs device')} may be opened",
+            severity="warn",
+        )
     else:
-        yield good(f"{len(devices)} EFA devices, {len(usable)} uverbs devices")
+        yield good(f"{counted(len(devices), 'EFA device')}, {counted(len(usable), 'uverbs device')}")
 
 
 @check(
@@ -194,7 +199,7 @@ def efa_mixed_uverbs(context: Context) -> Iterator[Seen]:
         return
     seen = context.node.rdma.fi_efa_devices
     if isinstance(seen, int) and seen > 0:
-        yield good(f"fi_info -p efa lists {seen} devices beside {', '.join(others)}")
+        yield good(f"fi_info -p efa lists {counted(seen, 'device')} beside {', '.join(others)}")
         return
     opened = {probe.device: probe.opened for probe in value_or(context.node.active.verbs, ())}
     refused = [f"{name} cannot be opened (active probe)" for name in others if opened.get(name) is False]
@@ -204,7 +209,7 @@ def efa_mixed_uverbs(context: Context) -> Iterator[Seen]:
         why = refused[0] if refused else f"devices of other drivers: {', '.join(others)}"
         yield bad(f"fi_info -p efa lists no device although {len(_devices(context))} are in sysfs; {why}")
     elif refused:
-        yield bad(f"{refused[0]}, beside {len(_devices(context))} EFA devices")
+        yield bad(f"{refused[0]}, beside {counted(len(_devices(context)), 'EFA device')}")
     elif all(opened.get(name) is True for name in others):
         yield good(f"{', '.join(others)} can be opened (active probe)")
     else:

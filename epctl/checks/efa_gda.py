@@ -35,7 +35,7 @@ GDA = Need("efa_gda", _asks_for_gda)
     title="GDRCopy is too old for GIN over EFA",
     why="aws-ofi-nccl's GIN wants GDRCopy 2.5, and the lower version of library and kernel module counts; below it the "
     "communicator reports GIN type NONE.",
-    fix="Install gdrdrv 2.5 or newer on the host (node image), and libgdrapi 2.5 or newer in the image.",
+    fix="Drain the node and install gdrdrv 2.5 or newer on the host (node image), and libgdrapi 2.5 or newer in the image.",
     reference="https://github.com/aws/aws-ofi-nccl/issues/1350 https://github.com/aws/aws-ofi-nccl/issues/1371",
     needs=(EFA, WANTED),
 )
@@ -68,7 +68,7 @@ def _gdrcopy(context: Context, floor: str, who: str) -> Iterator[Seen]:
     title="EFA driver or libraries are too old for EFA-GDA",
     why="EFA-GDA counts completions on the device; an older efa module, or an rdma-core without that call, fails late, when the "
     "context is made.",
-    fix="Run EFA installer 1.50.0 or newer on the host (driver) and in the image (rdma-core, libfabric).",
+    fix="Run EFA installer 1.50.0 or newer on the host (driver; drain the node first) and in the image (rdma-core, libfabric).",
     reference="https://github.com/aws/aws-ofi-nccl/issues/1369 "
     "https://github.com/awslabs/awsome-distributed-ai/issues/1234",
     needs=(EFA, GDA),

@@ -12,6 +12,7 @@ from epctl.core.views import gin, nics, plugins, versions
 from epctl.core.views.gin import SEVERAL_NODES
 from epctl.core.views.needs import EFA
 from epctl.core.views.settings import setting, told
+from epctl.core.wording import counted
 
 RDMA_READ_PLUGIN, OLD_PLUGIN = "1.7.0", "1.6.0"
 """aws-ofi-nccl releases: from 1.7 on no FI_* setting is needed, before 1.6 FI_PROVIDER and NCCL_PROTO were (efa-env-var.md)."""
@@ -45,7 +46,7 @@ def efa_qp_limit(context: Context) -> Iterator[Seen]:
     per_device = -(-num_gpus // len(devices))
     queues = num_ranks * DIRECT_QUEUES * per_device
     text = (
-        f"{num_ranks} ranks × {DIRECT_QUEUES} queues a peer (DeepEP's direct mode) × {per_device} GPUs a device = {queues}; "
+        f"{num_ranks} ranks × {DIRECT_QUEUES} queues a peer (DeepEP's direct mode) × {counted(per_device, 'GPU')} a device = {queues}; "
         f"{name} max_qp {limits[name]}"
     )
     yield bad(text) if queues > limits[name] else good(text)

@@ -12,6 +12,7 @@ from epctl.core.views import gin, nics, versions
 from epctl.core.views.gin import AUTO, EFA_GDA, GDAKI, GPI, PROXY, SEVERAL_NODES
 from epctl.core.views.needs import EFA, GPU, RDMA
 from epctl.core.views.settings import integer, is_off, is_on, number, setting, told
+from epctl.core.wording import counted
 
 EFA_GDA_NCCL = "2.31.0"
 """First NCCL that knows GIN type 5."""
@@ -64,7 +65,7 @@ def env_ib_disabled(context: Context) -> Iterator[Seen]:
     if not ports:
         yield good(f"{told(context, 'NCCL_IB_DISABLE')}, and no InfiniBand or RoCE port is active")
         return
-    text = f"{told(context, 'NCCL_IB_DISABLE')}, {len(ports)} ports are active ({ports[0].label} …)"
+    text = f"{told(context, 'NCCL_IB_DISABLE')}, {counted(len(ports), 'active port')} ({ports[0].label}{' …' if len(ports) > 1 else ''})"
     matters = context.num_nodes > 1 or gin.needed(context)
     yield bad(text, severity=None if matters else "info")
 

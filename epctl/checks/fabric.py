@@ -44,7 +44,7 @@ _CONFIGURATION: dict[int, str] = {2: "wrong system GUID", 3: "wrong chassis seri
     severity="fail",
     title="The fabric manager does not run on a machine with NVSwitches",
     why="NVSwitch routing is not set up, and the first CUDA call ends with error 802 although nvidia-smi lists the GPUs.",
-    fix="Install the fabric manager of exactly the driver's version, enable it at boot and start it.",
+    fix="Install the fabric manager of exactly the driver's version; when no job runs enable it at boot and start it.",
     commands=("sudo systemctl enable --now nvidia-fabricmanager", "systemctl status nvidia-fabricmanager"),
     reference="https://github.com/pytorch/pytorch/issues/35710 https://github.com/gpustack/gpustack/issues/4154 "
     "https://github.com/jax-ml/jax/issues/34113 https://github.com/NVIDIA/NVSentinel/issues/883",
@@ -86,7 +86,7 @@ def _not_running(node: Snapshot, cuda: str) -> Seen:
             f"{text}; the GPUs are set up all the same",
             severity="warn",
             fix="Find out who set the fabric up: the driver container of the GPU Operator runs its own fabric manager, and then "
-            "all is well. One that died no longer handles link errors or multicast: start it.",
+            "all is well. One that died no longer handles link errors or multicast: start it when no job runs.",
             commands=("pgrep -a nv-fabricmanage", "systemctl status nvidia-fabricmanager"),
         )
     return bad(text)
@@ -98,7 +98,8 @@ def _not_running(node: Snapshot, cuda: str) -> Seen:
     severity="fail",
     title="Fabric manager and driver are of different versions",
     why="The fabric manager refuses any driver but its own version; after its next start every CUDA call ends with 802.",
-    fix="Install the fabric manager package with exactly the driver's version, and pin both together.",
+    fix="Drain the node, install the fabric manager package with exactly the driver's version (that restarts it, which ends CUDA "
+    "jobs), and pin both together.",
     commands=("nv-fabricmanager --version", "cat /proc/driver/nvidia/version"),
     reference="https://github.com/NVIDIA/gpu-operator/issues/544 https://github.com/Azure/azhpc-images/issues/86 "
     "https://github.com/NVIDIA/nvtrust/issues/55",
@@ -155,7 +156,7 @@ def fm_nvlsm_missing(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="A GPU has not registered with the NVLink fabric",
     why="CUDA answers 802 (system not ready) until registration has completed with success.",
-    fix="Wait two minutes after boot; then read fabricmanager.log and the NVLink states, reset or drain the node.",
+    fix="Wait two minutes after boot; then read fabricmanager.log and the NVLink states, drain the node and reset its GPUs.",
     commands=("nvidia-smi -q | grep -A 4 Fabric", "sudo tail -n 50 /var/log/fabricmanager.log"),
     reference="https://github.com/huggingface/huggingface_hub/issues/4128 https://github.com/Azure/azhpc-images/pull/506 "
     "https://github.com/leptonai/gpud/blob/main/pkg/nvidia/nvml/device/fabric_state.go",
@@ -193,7 +194,8 @@ def _registration(gpu: Gpu) -> Seen:
     severity="fail",
     title="The NVLink fabric of a GPU is not healthy",
     why="Tools may take it for 'no fabric' and fall back to the network without a clear message; performance collapses.",
-    fix="Repair or reset the NVLink fabric (logs of the fabric manager or NMX); keep the node out of NVLink domains until then.",
+    fix="Drain the node, then repair or reset the NVLink fabric (logs of the fabric manager or NMX); keep the node out of NVLink "
+    "domains until then.",
     commands=("nvidia-smi -q | grep -A 12 Fabric",),
     reference="https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/626 "
     "https://github.com/leptonai/gpud/blob/main/pkg/nvidia/nvml/device/fabric_state.go",

@@ -11,6 +11,7 @@ from epctl.core.views import gdr, nics, pcie, versions
 from epctl.core.views.needs import MLX5, NVML, RDMA, VERBS, is_virtual
 from epctl.core.views.settings import is_off, number, setting, told
 from epctl.core.views.userspace import symbol_version
+from epctl.core.wording import counted
 
 FEW_CALLBACKS = 3
 """Invalid-context callbacks of nvidia-peermem that a boot may have: single ones come from processes that died (leptonai/gpud
@@ -31,7 +32,7 @@ SUPPORTED = 9
     title="There is no way from the NICs to GPU memory",
     why="Without a peer memory module and without DMA-BUF, GPUDirect RDMA is off for every adapter: GIN GDAKI and IBGDA are not "
     "offered, and everything else goes through host memory at a fraction of the bandwidth.",
-    fix="Load nvidia-peermem, now and at boot; or use the open kernel modules on Linux 5.12 or newer with an rdma-core that "
+    fix="Load nvidia-peermem when no job runs, and at boot; or use the open kernel modules on Linux 5.12 or newer with an rdma-core that "
     "registers DMA-BUF.",
     commands=("sudo modprobe nvidia-peermem", "echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf"),
     reference="https://github.com/NVIDIA/nccl/issues/1412 https://github.com/NVIDIA/nccl/issues/489 "
@@ -61,7 +62,7 @@ def gdr_none(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="nvidia-peermem cannot be loaded: it does not fit the RDMA stack",
     why="The NVIDIA driver was built before (or without) the OFED whose symbols it needs, or the kernel's own RDMA stack has none.",
-    fix="Reinstall (rebuild) the NVIDIA driver after OFED; or go without peermem, through DMA-BUF.",
+    fix="Go without peermem, through DMA-BUF; or drain the node and reinstall (rebuild) the NVIDIA driver after OFED.",
     commands=("sudo dmesg | grep -i peer_memory_client", "modinfo nvidia-peermem", "ofed_info -s"),
     reference="https://github.com/Mellanox/nv_peer_memory/issues/84 https://github.com/NVIDIA/gpu-operator/issues/2868 "
     "https://github.com/siderolabs/talos/issues/12021",
@@ -127,7 +128,7 @@ def peermem_loaded_gdr_off(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="nvidia-peermem reports invalid contexts again and again",
     why="Repeated ones mean that driver and RDMA stack do not get on: registrations of GPU memory vanish, jobs hang at their end.",
-    fix="Update driver and OFED, or move to DMA-BUF.",
+    fix="Drain the node and update driver and OFED, or move to DMA-BUF.",
     reference="https://github.com/leptonai/gpud/blob/main/components/accelerator/nvidia/peermem/kmsg_matcher.go",
     needs=(RDMA,),
 )
@@ -140,7 +141,7 @@ def peermem_kmsg(context: Context) -> Iterator[Seen]:
     if len(lines) > FEW_CALLBACKS:
         yield bad(f"{len(lines)} lines in this boot's kernel log, the last: {lines[-1]}")
     else:
-        yield good(f"{len(lines)} invalid-context lines of nvidia-peermem in this boot (kernel log)")
+        yield good(f"{counted(len(lines), 'invalid-context line')} of nvidia-peermem in this boot (kernel log)")
 
 
 @check(
@@ -150,8 +151,8 @@ def peermem_kmsg(context: Context) -> Iterator[Seen]:
     title="The proprietary NVIDIA kernel module is in use",
     why="It offers no DMA-BUF, so GPUDirect RDMA stands on nvidia-peermem. That takes cuMem allocations only if they were made with "
     "gpuDirectRDMACapable, as NCCL and DeepEP 2.5 do; others, and segments that grow, fail to register with bad address (14).",
-    fix="Load nvidia-peermem and keep expandable_segments out of PyTorch's allocator settings; at the next maintenance switch to the "
-    "open kernel modules (Blackwell needs them in any case).",
+    fix="Load nvidia-peermem when no job runs, and keep expandable_segments out of PyTorch's allocator settings; at the next "
+    "maintenance, on a drained node, switch to the open kernel modules (Blackwell needs them in any case).",
     reference="https://github.com/microsoft/mscclpp/issues/657 https://github.com/microsoft/mscclpp/issues/496 "
     "https://github.com/NVIDIA/gdrcopy/issues/257 https://github.com/meta-pytorch/torchcomms/pull/1354 "
     "https://github.com/uccl-project/uccl/issues/839",
@@ -187,7 +188,7 @@ def gdr_proprietary_module(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="An adapter claims DMA-BUF and refuses GPU memory",
     why="NCCL asks with an invalid descriptor, believes the answer, and aborts when it registers real memory.",
-    fix="Upgrade OFED; or set NCCL_DMABUF_ENABLE=0 with nvidia-peermem loaded.",
+    fix="Set NCCL_DMABUF_ENABLE=0 with nvidia-peermem loaded; or drain the node and upgrade OFED.",
     commands=("export NCCL_DMABUF_ENABLE=0",),
     reference="https://github.com/NVIDIA/nccl/issues/778",
     needs=(VERBS,),
@@ -233,7 +234,7 @@ def datadirect_off(context: Context) -> Iterator[Seen]:
     yield symbol_version(context, "libmlx5", "MLX5_1.25", "data direct")
     count = known(context.node.rdma.data_direct_functions, "data-direct functions (PCI 15b3:2100)")
     yield (
-        good(f"{count} data-direct functions (PCI 15b3:2100)")
+        good(f"{counted(count, 'data-direct function')} (PCI 15b3:2100)")
         if count
         else bad("no data-direct function (PCI 15b3:2100)")
     )

@@ -78,7 +78,7 @@ def gdrcopy_not_loaded(context: Context) -> Iterator[Seen]:
     severity="info",
     title="gdrdrv is older than libgdrapi",
     why="Features are those of the older one: what a new library offers is missing at run time.",
-    fix="Upgrade gdrdrv on the host to the version of the library.",
+    fix="Drain the node and upgrade gdrdrv on the host to the version of the library.",
     reference="https://github.com/NVIDIA/gdrcopy/issues/327 https://github.com/aws/aws-ofi-nccl/issues/1350",
     needs=(GPU,),
 )
@@ -109,7 +109,7 @@ def gdrcopy_version_split(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="gdrdrv was built for the proprietary driver, and the open one is running",
     why="It loads through a dummy module, then every mapping fails.",
-    fix="Build gdrdrv again from the sources of the driver that runs.",
+    fix="Build gdrdrv again from the sources of the driver that runs, and load it anew when no job runs.",
     commands=("modinfo -F depends gdrdrv",),
     reference="https://github.com/NVIDIA/gdrcopy/issues/334",
     needs=(GPU,),

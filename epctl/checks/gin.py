@@ -12,6 +12,7 @@ from epctl.core.views import devx, gin, libraries, nics, pcie, versions
 from epctl.core.views.gin import GDAKI, SEVERAL_NODES, WANTED
 from epctl.core.views.needs import CONTAINER, NVML, RDMA
 from epctl.core.views.settings import is_off, is_on, number, setting, told
+from epctl.core.wording import counted
 
 IPC_LOCK = 1 << 14
 """Bit of CAP_IPC_LOCK in CapEff (capabilities(7))."""
@@ -91,7 +92,7 @@ def gin_rail_only(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="GPUs of this node differ in what GIN needs",
     why="All ranks must support the same GIN type; one GPU without GPUDirect for cuMem memory takes GIN from all of them.",
-    fix="Take the odd GPU out of the job, or bring it in line (passthrough mode, MIG, driver).",
+    fix="Take the odd GPU out of the job, or drain the node and bring it in line (passthrough mode, MIG, driver).",
     reference="https://github.com/deepseek-ai/DeepEP/pull/680 https://github.com/NVIDIA/nccl/blob/master/src/init.cc",
     needs=(WANTED, NVML),
 )
@@ -112,7 +113,7 @@ def gin_mixed_ranks(context: Context) -> Iterator[Seen]:
                     f"CUDA device {ordinal}: GPUDirect for cuMem {vmm}, DMA-BUF {dma_buf}; most others {usual[0]}, {usual[1]}"
                 )
     elif told_by:
-        yield good(f"{len(told_by)} CUDA devices agree on GPUDirect for cuMem and DMA-BUF")
+        yield good(f"all CUDA devices ({len(told_by)}) agree on GPUDirect for cuMem and DMA-BUF")
 
 
 @check(
@@ -188,7 +189,7 @@ def gin_gdaki_doca21(context: Context) -> Iterator[Seen]:
     if not rights & IPC_LOCK:
         yield bad(f"CapEff {rights:#x} lacks IPC_LOCK (bit 14)", severity="warn")
     elif nodes:
-        yield good(f"{len(nodes)} uverbs devices, CapEff {rights:#x} with IPC_LOCK")
+        yield good(f"{counted(len(nodes), 'uverbs device')}, CapEff {rights:#x} with IPC_LOCK")
 
 
 @check(
@@ -197,7 +198,8 @@ def gin_gdaki_doca21(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="GIN needs more queue pairs than an adapter should give",
     why="Each GIN context makes queue pairs to its peers; past the adapter's limit the communicator stops while it starts.",
-    fix="Lower num_allocated_qps of the EP buffer, use hybrid mode with an NCCL newer than 2.30.4, or raise the firmware's limit.",
+    fix="Lower num_allocated_qps of the EP buffer, use hybrid mode with an NCCL newer than 2.30.4, or, on a drained node, raise the "
+    "firmware's limit.",
     reference="https://github.com/deepseek-ai/DeepEP/issues/649 https://github.com/NVIDIA/nccl/issues/2137",
     needs=(WANTED, RDMA, NVML),
 )

@@ -12,6 +12,7 @@ from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.rdma import DeviceNode
 from epctl.core.views import pcie
 from epctl.core.views.needs import GPU, NVML, SEVERAL_GPUS, gpu_functions, has_gpu
+from epctl.core.wording import counted
 
 OFF_THE_BUS = 79
 """Xid: the GPU has fallen off the bus."""
@@ -54,12 +55,14 @@ def node_no_gpu(context: Context) -> Iterator[Seen]:
     if isinstance(functions, Absent) and isinstance(gpus, Absent) and isinstance(code, Absent):
         yield unread("NVML and the PCI tree", functions)
         return
-    looked = f"NVML: {code if isinstance(code, Absent) else NVML_WORDS.get(code, f'error {code}')}"
+    looked = f"nvmlInit: {code if isinstance(code, Absent) else NVML_WORDS.get(code, f'error {code}')}"
     if isinstance(functions, Absent):
         looked += f"; PCI tree: {functions}"
     else:
-        looked += f"; PCI tree: {len(gpu_functions(node))} NVIDIA GPUs among {len(functions)} functions looked at"
-    looked += f"; NVML lists {len(gpus)} GPUs" if isinstance(gpus, tuple) else ""
+        looked += (
+            f"; PCI tree: {counted(len(gpu_functions(node)), 'NVIDIA GPU')} among {len(functions)} functions looked at"
+        )
+    looked += f"; NVML lists {counted(len(gpus), 'GPU')}" if isinstance(gpus, tuple) else ""
     if has_gpu(node):
         yield good(looked)
     elif isinstance(node.job.log, str):
@@ -85,11 +88,11 @@ def gpu_count_short(context: Context) -> Iterator[Seen]:
     count = len(pcie.gpus(node))
     wanted = _setting(context, "LOCAL_WORLD_SIZE")
     if wanted.isascii() and wanted.isdigit() and int(wanted) > count and not _shares_gpus(context):
-        yield bad(f"LOCAL_WORLD_SIZE={wanted}, NVML lists {count} GPUs")
+        yield bad(f"LOCAL_WORLD_SIZE={wanted}, NVML lists {counted(count, 'GPU')}")
     functions = known(node.pcie.functions, "PCI functions")
     given_away = {entry.pci for entry in functions if pcie.given_away(entry)}
     addresses = [pci for pci in gpu_functions(node) if pci not in given_away]
-    text = f"NVML lists {count} GPUs, the PCI tree has {len(addresses)}"
+    text = f"NVML lists {counted(count, 'GPU')}, the PCI tree has {len(addresses)}"
     if given_away.intersection(gpu_functions(node)):
         text += " besides those handed to virtual machines (vfio)"
     if count >= len(addresses):
@@ -170,7 +173,7 @@ def gpu_dup_rank(context: Context) -> Iterator[Seen]:
         # One device alone is how many launchers hand each rank its own.
         yield good(text)
     elif int(ranks) > len(visible) and not _shares_gpus(context):
-        yield bad(f"{text} has {len(visible)} GPUs for LOCAL_WORLD_SIZE={ranks} ranks")
+        yield bad(f"{text} has {counted(len(visible), 'GPU')} for LOCAL_WORLD_SIZE={ranks} ranks")
     else:
         yield good(f"{text}, LOCAL_WORLD_SIZE={ranks}")
 
@@ -205,7 +208,8 @@ def gpu_persistence_off(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="Confidential computing mode is on",
     why="It blocks peer access between GPUs and some memory registrations, on which EP stands.",
-    fix="Turn confidential computing off on EP nodes, or use the multi-GPU protected PCIe release and expect no GPU-initiated path.",
+    fix="Drain the node and turn confidential computing off (it needs a GPU reset), or use the multi-GPU protected PCIe release and "
+    "expect no GPU-initiated path.",
     commands=("nvidia-smi conf-compute -f",),
     reference="https://github.com/NVIDIA/nvtrust/issues/22 https://github.com/NVIDIA/nvtrust/issues/57",
     needs=(NVML,),

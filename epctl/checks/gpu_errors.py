@@ -12,6 +12,7 @@ from epctl.core.fact import Absent, value_or
 from epctl.core.snapshot.gpu import Gpu, Xid
 from epctl.core.views import pcie
 from epctl.core.views.needs import GPU, NVML
+from epctl.core.wording import counted
 
 FATAL_XIDS: dict[int, str] = {
     48: "double-bit ECC error",
@@ -73,7 +74,7 @@ def gpu_xid_fatal(context: Context) -> Iterator[Seen]:
     found = list(_found(xids))
     yield from found
     if not found:
-        yield good(f"{len(xids)} Xids since boot (kernel log), none of them fatal or a memory warning")
+        yield good(f"{counted(len(xids), 'Xid')} since boot (kernel log), none of them fatal or a memory warning")
 
 
 def _distinct(xids: Iterable[Xid]) -> Iterator[tuple[Xid, str]]:
@@ -138,7 +139,7 @@ def _judged(xid: Xid, times: str, over: bool) -> Seen | None:
     severity="fail",
     title="NVLink 5 errors since boot",
     why="After a fatal one several engines die together, and every pair of GPUs hangs until a reset or reboot.",
-    fix="Reset all GPUs of the NVLink domain or reboot; check the link that the line names; keep a bug report.",
+    fix="Drain the node, then reset all GPUs of the NVLink domain or reboot; check the link that the line names; keep a bug report.",
     commands=("sudo dmesg -T | grep -i xid", "sudo nvidia-bug-report.sh"),
     reference="https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1355 "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1150 https://github.com/leptonai/gpud/pull/1160",
@@ -166,7 +167,6 @@ def gpu_xid_nvlink5(context: Context) -> Iterator[Seen]:
     title="Memory rows of a GPU cannot be remapped any more, or a remap waits for a reset",
     why="Uncorrectable memory errors come back after each reset once no spare rows are left.",
     fix="Have the GPU replaced.",
-    commands=("nvidia-smi -q -d ROW_REMAPPER",),
     reference="https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/ "
     "https://github.com/Azure/azurehpc-health-checks/blob/main/customTests/azure_gpu_ecc.nhc",
     needs=(NVML,),
@@ -178,11 +178,12 @@ def gpu_row_remap_failed(context: Context) -> Iterator[Seen]:
                 yield unread(f"GPU {gpu.index} row remapping", gpu.remap_failed)
             continue
         count = value_or(gpu.remapped_uncorrectable, 0)
-        text = f"GPU {gpu.index}: {count} uncorrectable remaps (NVML)"
+        look = (f"nvidia-smi -q -i {gpu.index} -d ROW_REMAPPER",)
+        text = f"GPU {gpu.index}: {counted(count, 'uncorrectable remap')} (NVML)"
         if gpu.remap_failed:
-            yield bad(f"{text}, a remap has failed")
+            yield bad(f"{text}, a remap has failed", commands=look)
         elif count > MAX_UNCORRECTABLE_REMAPS:
-            yield bad(f"{text}, more than {MAX_UNCORRECTABLE_REMAPS}")
+            yield bad(f"{text}, more than {MAX_UNCORRECTABLE_REMAPS}", commands=look)
         elif gpu.remap_pending is True:
             yield bad(
                 f"{text}, one is pending",
@@ -201,7 +202,6 @@ def gpu_row_remap_failed(context: Context) -> Iterator[Seen]:
     title="A GPU has SRAM ECC errors",
     why="They show as random CUDA errors or wrong results on that GPU, and no remapping repairs SRAM.",
     fix="Drain the node, run DCGM's diagnostics, and have the GPU replaced.",
-    commands=("nvidia-smi -q -d ECC", "dcgmi diag -r 3"),
     reference="https://github.com/Azure/azurehpc-health-checks/blob/main/customTests/azure_gpu_ecc.nhc "
     "https://github.com/Azure/azurehpc-health-checks/blob/main/conf/nd96isr_h200_v5.conf",
     needs=(NVML,),
@@ -223,6 +223,9 @@ def _sram(gpu: Gpu) -> Iterator[Seen]:
             if count.absent != "unsupported":
                 yield unread(text, count)
         elif count > limit:
-            yield bad(f"{text}: {count} (NVML), at most {limit} are accepted")
+            yield bad(
+                f"{text}: {count} (NVML), at most {limit} are accepted",
+                commands=(f"nvidia-smi -q -i {gpu.index} -d ECC", f"dcgmi diag -r 3 -i {gpu.index}"),
+            )
         else:
             yield good(f"{text}: {count} (NVML)")

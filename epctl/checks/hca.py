@@ -10,7 +10,7 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.views import deepep, gdaki, nics
+from epctl.core.views import deepep, gdaki, installing, nics
 from epctl.core.views.gdaki import GPU_INITIATED
 from epctl.core.views.needs import MLX5, RDMA, VERBS
 from epctl.core.views.nics import Nic
@@ -154,8 +154,8 @@ def nic_not_mlx5(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="The user-space RDMA libraries are older than NCCL asks for",
     why="NCCL misses versioned symbols: no data direct, no DMA-BUF registration or no relaxed ordering; on some B300 hosts no GIN.",
-    fix="Install the user space of rdma-core or DOCA-OFED 25.x in the image and on the host; NCCL_IB_MERGE_NICS=0 helped one "
-    "user.",
+    fix="Install the user space of rdma-core or DOCA-OFED 25.x in the image, and on the host on a drained node; NCCL_IB_MERGE_NICS=0 "
+    "helped one user.",
     reference="https://github.com/deepseek-ai/DeepEP/issues/628 https://github.com/NVIDIA/nccl/blob/master/src/misc/mlx5dvsymbols.cc",
     needs=(MLX5,),
 )
@@ -181,8 +181,8 @@ def ofed_userspace_old(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="An RDMA function has no node GUID",
     why="A virtual function without GUID stays down, and memory registration and rdma_cm fail on it.",
-    fix="Let the SR-IOV operator assign GUIDs (rebind the function), enable virtualisation in the subnet manager, and set the "
-    "link state policy Follow.",
+    fix="Drain the node and let the SR-IOV operator assign GUIDs (it rebinds the function), enable virtualisation in the subnet manager, "
+    "and set the link state policy Follow.",
     reference="https://github.com/k8snetworkplumbingwg/sriov-network-operator/issues/267 "
     "https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin/issues/590 "
     "https://github.com/Mellanox/network-operator/issues/1825",
@@ -250,7 +250,6 @@ def _together(context: Context, text: str) -> Seen:
     title="The verbs library cannot drive the adapters of this node",
     why="libibverbs needs a provider library for each kind of adapter; without it NCCL finds no device and goes to sockets.",
     fix="Install ibverbs-providers (Debian, Ubuntu), or the rdma-core of the distribution or the vendor, in the image.",
-    commands=("sudo apt-get install -y ibverbs-providers",),
     reference="https://github.com/NVIDIA/k8s-test-infra/issues/558 https://github.com/NVIDIA/nvidia-docker/issues/930 "
     "https://github.com/NVIDIA/caffe/issues/590",
     needs=(RDMA,),
@@ -262,7 +261,7 @@ def rdma_provider_missing(context: Context) -> Iterator[Seen]:
     listed = set(value_or(node.rdma.ibv_devices, ()))
     if node.rdma.ibv_devices == () and devices and not opened:
         names = ", ".join(device.name for device in devices)
-        yield bad(f"sysfs has {names}, ibv_devinfo finds no device")
+        yield _without(node, devices, f"sysfs has {names}, ibv_devinfo finds no device")
         return
     for device in devices:
         if device.name in opened or device.name in listed:
@@ -270,6 +269,15 @@ def rdma_provider_missing(context: Context) -> Iterator[Seen]:
             yield good(f"{device.name}: {how}")
         else:
             yield _by_provider(node, device)
+
+
+def _without(node: Snapshot, devices: tuple[RdmaDevice, ...], text: str) -> Seen:
+    """The provider of EFA that fits its driver comes with the EFA installer."""
+    if all(device.driver == "efa" for device in devices):
+        return bad(
+            text, fix="Run the EFA installer, in an image with --skip-kmod: it brings rdma-core with the provider."
+        )
+    return bad(text, commands=installing.packages(node, deb="ibverbs-providers", rpm="libibverbs"))
 
 
 def _by_provider(node: Snapshot, device: RdmaDevice) -> Seen:
@@ -282,7 +290,8 @@ def _by_provider(node: Snapshot, device: RdmaDevice) -> Seen:
         return unread(f"{device.name}: libibverbs does not list it; providers", installed)
     found = ", ".join(installed) or "none"
     if wanted not in installed:
-        return bad(f"{device.name} (driver {driver}) needs the provider {wanted}; installed and configured: {found}")
+        text = f"{device.name} (driver {driver}) needs the provider {wanted}; installed and configured: {found}"
+        return _without(node, (device,), text)
     if isinstance(node.rdma.ibv_devices, Absent):
         return good(f"{device.name}: provider {wanted} is installed")
     return unread(

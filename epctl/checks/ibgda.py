@@ -12,6 +12,7 @@ from epctl.core.views import devx, gdr, gin, installing, nvshmem, regkeys, right
 from epctl.core.views.needs import CONTAINER, RDMA
 from epctl.core.views.nvshmem import IBGDA, MLX5
 from epctl.core.views.settings import integer, is_off, is_on, number, setting, told
+from epctl.core.wording import counted
 
 DEFAULT_QPS, DEFAULT_SMS = 24, 20
 """num_qps_per_rank and num_sms that DeepEP's legacy Buffer takes when nobody says otherwise."""
@@ -106,13 +107,15 @@ def _hints(node: Snapshot) -> Iterator[Seen]:
     if not any(entry.read_write is True for entry in entries):
         for entry in entries:
             known(entry.read_write, f"access to {entry.path}")
-        yield bad(f"{len(entries)} uverbs files in /dev/infiniband, none may be read and written by this user")
+        yield bad(
+            f"{counted(len(entries), 'uverbs file')} in /dev/infiniband, none may be read and written by this user"
+        )
     wanted: tuple[rights.Right, ...] = ("IPC_LOCK", "SYS_RAWIO")
     lacking = [right for right in wanted if not rights.has(node, right)]
     for right in lacking:
         yield bad(f"{rights.told(node, right)}; whether DevX needs it here was not tried", severity="warn")
     if not lacking:
-        yield good(f"{len(entries)} uverbs files, {rights.told(node, 'SYS_RAWIO')}")
+        yield good(f"{counted(len(entries), 'uverbs file')}, {rights.told(node, 'SYS_RAWIO')}")
 
 
 @check(

@@ -92,7 +92,7 @@ def jit_nvcc_old(context: Context) -> Iterator[Seen]:
     chain, active = context.node.software.toolchain, context.node.active
     for profile, floor in toolkit.nvcc_floors(context):
         severity = None if "jit" in profile.requires else at_build(context, (profile,))
-        yield _against(context, profile, floor, f"{profile.title} needs {floor}", severity)
+        yield _against(context, profile, floor, f"{profile.title} needs {toolkit.asked(profile, floor)}", severity)
     for profile in context.wants("jit")[:1]:
         for capability, floor in toolkit.architectures(context):
             yield _against(context, profile, floor, f"compute capability {capability} needs {floor}")
@@ -113,10 +113,14 @@ def _against(context: Context, profile: Profile, floor: str, asks: str, severity
     old = versions.below(found, floor)
     if old is None:
         return unread("version of nvcc", Absent("unparsable", line=found))
-    text = f"{value_or(chain.nvcc, 'nvcc')} is {found}, {asks}"
+    nvcc = f"{value_or(chain.nvcc, 'nvcc')} is {found}"
+    if not old and versions.below(found, toolkit.asked(profile, floor)):
+        return good(f"{nvcc}, the sources of {profile.title} take {floor}; PROFILE-CUDA-TOOLKIT tells what it asks for")
     if not old:
-        return good(text)
-    return bad(text, severity=severity, fix=toolkit.other_major(context), commands=toolkit.install(context))
+        return good(f"{nvcc}, {asks}")
+    return bad(
+        f"{nvcc}, {asks}", severity=severity, fix=toolkit.other_major(context), commands=toolkit.install(context)
+    )
 
 
 @check(

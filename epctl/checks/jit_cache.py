@@ -11,6 +11,7 @@ from epctl.core.fact import Absent, known
 from epctl.core.snapshot.software import JitCache
 from epctl.core.views import libraries
 from epctl.core.views.gin import SEVERAL_NODES
+from epctl.core.wording import counted
 
 SHARED = frozenset(
     (
@@ -82,7 +83,10 @@ def jit_nfs_race(context: Context) -> Iterator[Seen]:
         if not is_shared(cache.filesystem):
             yield good(text)
         elif isinstance(cache.entries, int) and cache.entries > 0:
-            yield bad(f"{text}; {cache.entries} kernels are there, new shapes are compiled on demand", severity="info")
+            yield bad(
+                f"{text}; there are {counted(cache.entries, 'kernel')}, new shapes are compiled on demand",
+                severity="info",
+            )
         else:
             yield bad(f"{text}, {'empty' if cache.entries == 0 else 'its entries could not be counted'}")
 
@@ -102,7 +106,7 @@ def jit_cold_timeout(context: Context) -> Iterator[Seen]:
         if isinstance(cache.entries, Absent):
             yield unread(f"entries of {cache.path}", cache.entries)
         elif cache.entries:
-            yield good(f"{cache.owner}: {cache.path} holds {cache.entries} kernels")
+            yield good(f"{cache.owner}: {cache.path} holds {counted(cache.entries, 'kernel')}")
         else:
             yield bad(f"{cache.owner}: {cache.path} {'is empty' if cache.exists is True else 'does not exist yet'}")
 
@@ -128,7 +132,7 @@ def jit_cache_readonly(context: Context) -> Iterator[Seen]:
             yield good(f"{cache.owner}: {cache.path} may be written")
         elif isinstance(cache.entries, int) and cache.entries > 0:
             yield bad(
-                f"{cache.owner}: {cache.path} may not be written; only its {cache.entries} kernels can be used",
+                f"{cache.owner}: {cache.path} may not be written; only its {counted(cache.entries, 'kernel')} can be used",
                 severity="warn",
             )
         else:

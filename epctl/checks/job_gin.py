@@ -123,7 +123,7 @@ def _of_host_memory(event: LogEvent) -> bool:
     title="NVLink between nodes was there and not used",
     why="Ranks of one rack talk over the network instead of NVLink.",
     fix=advice(
-        "Bring the IMEX domain up on all nodes of the rack and pass its channel.",
+        "When no job runs bring the IMEX domain up on all nodes of the rack, and pass its channel.",
         ("IMEX-DAEMON-DOWN", "FABRIC-UNHEALTHY"),
     ),
     commands=(doctor(("IMEX-DAEMON-DOWN", "FABRIC-UNHEALTHY", "IMEX-CHANNEL-MISSING")),),

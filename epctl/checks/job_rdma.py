@@ -183,8 +183,8 @@ bad_address = explains(
     title="GPU memory could not be registered for RDMA (bad address)",
     why="The adapter's driver does not know these pages: no peer memory module took them, or they are VMM allocations (cuMem) that "
     "were not made for GPUDirect (gpuDirectRDMACapable), or grow (PyTorch's expandable segments); DMA-BUF can register the latter.",
-    fix="Load nvidia-peermem, or use the open NVIDIA kernel modules so that NCCL registers through DMA-BUF; take expandable_segments "
-    "out of PYTORCH_CUDA_ALLOC_CONF.",
+    fix="Load nvidia-peermem when no job runs, or use the open NVIDIA kernel modules so that NCCL registers through DMA-BUF; take "
+    "expandable_segments out of PYTORCH_CUDA_ALLOC_CONF.",
     confirm=("GDR-NONE", "GDR-PROPRIETARY-MODULE", "PEERMEM-LOADED-GDR-OFF", "PY-EXPANDABLE-SEGMENTS"),
     nothing="ibv_reg_mr that failed with bad address (errno 14)",
     reference="https://github.com/microsoft/mscclpp/issues/657 https://github.com/uccl-project/uccl/issues/839",

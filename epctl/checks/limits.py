@@ -23,6 +23,8 @@ DIRECT_CONTEXTS, HYBRID_FAST, HYBRID_PLAIN = 17, 65, 129
 """GIN contexts of DeepEP 2: direct mode; hybrid mode with and without fast atomics (profile deepep-2)."""
 LARGE_JOB_RANKS, LARGE_JOB_NOFILE = 64, 131072
 """NCCL's guide (file descriptors): limit that it gives for large jobs."""
+USUAL_NR_OPEN = 1048576
+"""fs.nr_open where nobody changed it (linux fs/file.c), a hard limit that others set."""
 FILE_MAX_FLOOR = 2097152
 """fs.file-max that NCCL's guide sets."""
 HUGE_PAGES_PER_CPU = 110
@@ -95,13 +97,9 @@ def _contexts(context: Context) -> int | None:
     severity="fail",
     title="The limit on open files is too low for the planned job",
     why="NCCL opens descriptors for each rank and GIN context; large jobs stop with 'too many open files' when they connect.",
-    fix="Raise the soft limit in the job's script, up to the hard one (ulimit -Hn); beyond it set nofile to 131072 or more in limits.d "
-    "and in the unit that starts the jobs (LimitNOFILE=; restart it when no job runs).",
-    commands=(
-        "ulimit -Hn",
-        "ulimit -S -n 131072",
-        "printf '%s nofile %s\\n' '* soft' 131072 '* hard' 1048576 | sudo tee /etc/security/limits.d/99-epctl-nofile.conf",
-    ),
+    fix="Raise the soft limit in the job's script, up to the hard one (ulimit -Hn); beyond it set nofile in limits.d and in the unit that "
+    "starts the jobs (LimitNOFILE=; restart it when no job runs). The kernel takes none above fs.nr_open: raise that first where it is "
+    "lower, and keep a hard limit that is higher.",
     reference=f"{_NCCL_GUIDE} https://github.com/NVIDIA/nccl/issues/550",
     needs=(NVML,),
 )
@@ -111,17 +109,31 @@ def lim_nofile(context: Context) -> Iterator[Seen]:
     if limit < 0:
         yield good("RLIMIT_NOFILE is unlimited")
         return
-    contexts = _contexts(context)
+    contexts, need = _contexts(context), 0
     if gin.wanted(context) and not is_on(context, "EP_DISABLE_GIN"):
         count = contexts or GUIDE_CONTEXTS
         need = DESCRIPTORS_PER_CONTEXT * num_ranks * count
         text = f"RLIMIT_NOFILE is {limit}, {num_ranks} ranks with {count} GIN contexts take about {need}"
         severity: Severity = "info" if context.num_nodes == 1 else "fail" if contexts else "warn"
-        yield bad(text, severity=severity) if limit < need else good(text)
+        yield bad(text, severity=severity, commands=_descriptors(need)) if limit < need else good(text)
     if num_ranks >= LARGE_JOB_RANKS and limit < LARGE_JOB_NOFILE:
-        yield bad(f"RLIMIT_NOFILE is {limit}, below {LARGE_JOB_NOFILE} for {num_ranks} ranks", severity="warn")
+        text = f"RLIMIT_NOFILE is {limit}, below {LARGE_JOB_NOFILE} for {num_ranks} ranks"
+        yield bad(text, severity="warn", commands=_descriptors(max(need, LARGE_JOB_NOFILE)))
     else:
         yield good(f"RLIMIT_NOFILE is {limit} for {num_ranks} ranks")
+
+
+def _descriptors(need: int) -> tuple[str, ...]:
+    """A look at the limits, and lines that lift them to the next power of two from `need` and NCCL's number on: above the present
+    limit, as that is too low for either."""
+    soft = 1 << (max(need, LARGE_JOB_NOFILE) - 1).bit_length()
+    file = "/etc/security/limits.d/99-epctl-nofile.conf"
+    return (
+        "ulimit -Hn",
+        "sysctl fs.nr_open",
+        f"ulimit -S -n {soft}",
+        f"printf '%s nofile %s\\n' '* soft' {soft} '* hard' {max(soft, USUAL_NR_OPEN)} | sudo tee {file}",
+    )
 
 
 @check(

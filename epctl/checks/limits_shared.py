@@ -11,6 +11,7 @@ from epctl.core.snapshot import Snapshot
 from epctl.core.views import libraries, needs, rights, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.sizes import GIB, MIB, told
+from epctl.core.wording import counted
 
 SHM_DEFAULT_BYTES, SHM_WANTED_BYTES, SHM_FREE_SHARE = 64 * MIB, GIB, 0.1
 """Default of Docker and Kubernetes; what NCCL's troubleshooting guide gives its containers; share that should be free."""
@@ -75,11 +76,11 @@ def lim_shm_stale(context: Context) -> Iterator[Seen]:
     held, maybe = sum(entry.size_bytes for entry in dead), sum(entry.size_bytes for entry in unclear)
     if held > total * STALE_SHARE:
         names = ", ".join(entry.name for entry in dead[:4]) + (", …" if len(dead) > 4 else "")
-        yield bad(f"{len(dead)} files that no process holds take {told(held)} of {told(total)}: {names}")
+        yield bad(f"{counted(len(dead), 'file')} that no process holds: {told(held)} of {told(total)}, {names}")
     elif held + maybe > total * STALE_SHARE:
         owner = next(entry.owner_alive for entry in unclear)
         if isinstance(owner, Absent):
-            yield unread(f"owners of {len(unclear)} files of {told(maybe)} in /dev/shm", owner)
+            yield unread(f"owners of {counted(len(unclear), 'file')} of {told(maybe)} in /dev/shm", owner)
     else:
         yield good(f"{len(dead)} of {len(files)} files of communication libraries are left over, {told(held)}")
 

@@ -9,7 +9,7 @@ from epctl.core.context import Context
 from epctl.core.distributions import release
 from epctl.core.fact import Absent, Fact, known, value_or
 from epctl.core.snapshot.software import DeepEp, SharedLibrary
-from epctl.core.views import gin, libraries, needs, versions
+from epctl.core.views import gin, installing, libraries, needs, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_off, is_on, setting, told
 
@@ -28,8 +28,9 @@ def _reinstall(context: Context, floor: str) -> tuple[str, ...]:
     version = versions.parse(floor)
     if version is None:
         return ()
-    wheel = f"nvidia-nccl-cu{versions.major(value_or(context.node.software.torch_cuda, '13')) or 13}"
-    return (f"pip install --no-deps --force-reinstall '{wheel}>={version.public}'",)
+    wheel = f"nvidia-nccl-cu{installing.torch_cuda_major(context)}"
+    python = installing.python(context.node)
+    return (f"{python} -m pip install --no-deps --force-reinstall '{wheel}>={version.public}'",)
 
 
 @check(

@@ -15,6 +15,7 @@ from epctl.core.snapshot.gpu import Gpu
 from epctl.core.views import fabric, pcie
 from epctl.core.views.needs import GPU, NVML, NVSWITCH, SEVERAL_GPUS
 from epctl.core.views.versions import major
+from epctl.core.wording import counted, ranges
 
 _EIGHTEEN = re.compile(r"\b(H100|H200|B200|B300|GB200|GB300)\b(?!.*\b(PCIe|NVL)\b)")
 _TWELVE = re.compile(r"\bA100-SXM")
@@ -32,8 +33,7 @@ _FATAL_SXID = re.compile(r"SXid.*(?<!Non-)(?<!Non)\bFatal\b", re.IGNORECASE)
     severity="fail",
     title="NVLinks of a GPU are down",
     why="The GPU is slower than its peers, or cannot reach them over NVLink at all.",
-    fix="Reset the GPU; if the link stays down, drain the node and have the baseboard, bridge or cable replaced.",
-    commands=("nvidia-smi nvlink -s", "nvidia-smi nvlink -e"),
+    fix="Drain the node, then reset the GPU (on the host); if the link stays down, have the baseboard, bridge or cable replaced.",
     reference="https://github.com/Azure/azurehpc-health-checks/blob/main/customTests/azure_gpu_nvlink.nhc "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1150",
     needs=(NVML,),
@@ -55,13 +55,20 @@ def _links_of(node: Snapshot, gpu: Gpu, gpus: tuple[Gpu, ...]) -> Seen:
             return unread(f"GPU {gpu.index} NVLink {link.link}", link.active)
     active = _active(gpu)
     wanted = _wired(gpu, gpus)
-    down = ", ".join(str(link.link) for link in links if link.active is False)
-    text = f"GPU {gpu.index}: {active} of {wanted} NVLinks are active (NVML)"
+    down = ranges(link.link for link in links if link.active is False)
+    text = f"GPU {gpu.index}: {active} of {counted(wanted, 'NVLink')} {'is' if wanted == 1 else 'are'} active (NVML)"
     if active >= wanted:
         return good(text) if wanted else good(f"GPU {gpu.index}: no NVLink is wired on any GPU of this kind (NVML)")
     if not active and len(gpus) == 1 and value_or(node.host.virtualization, "none") != "none":
         return good(f"GPU {gpu.index}: NVLinks are off, as they are for a virtual machine with one GPU")
-    return bad(text + (f"; down: {down}" if down else ""))
+    return bad(text + (f"; down: {down}" if down else ""), commands=nvlink_lines(node, gpu))
+
+
+def nvlink_lines(node: Snapshot, gpu: Gpu) -> tuple[str, ...]:
+    """A look at the links of one GPU and, where this is the host, its reset."""
+    look = (f"nvidia-smi nvlink -s -i {gpu.index}", f"nvidia-smi nvlink -e -i {gpu.index}")
+    inside = value_or(node.host.container, "none") != "none"
+    return look if inside else (*look, f"sudo nvidia-smi --gpu-reset -i {gpu.index}")
 
 
 def _active(gpu: Gpu) -> int:
@@ -155,7 +162,7 @@ def _no_link_up(gpus: tuple[Gpu, ...]) -> bool:
     severity="warn",
     title="The driver could not detect NVLink receivers at boot",
     why="Such a link does not come up, and NVLink stays down or incomplete.",
-    fix="Power-cycle the node; if the lines come back, treat it as an NVLink hardware fault.",
+    fix="Drain the node and power-cycle it; if the lines come back, treat it as an NVLink hardware fault.",
     commands=("sudo dmesg -T | grep -i rx-det",),
     reference="https://github.com/leptonai/gpud/blob/main/components/accelerator/nvidia/nvlink/kmsg.go",
     needs=(GPU,),
@@ -165,7 +172,7 @@ def nvlink_rxdet_kmsg(context: Context) -> Iterator[Seen]:
         entry.line for entry in known(context.node.gpu.driver.kernel_log, "kernel log") if entry.topic == "nvlink_rxdet"
     ]
     if lines:
-        yield bad(f"{len(lines)} lines in the kernel log, the first: {lines[0]}")
+        yield bad(f"{counted(len(lines), 'line')} in the kernel log, the first: {lines[0]}")
     else:
         yield good("no line on the post-Rx-detect link mask in the kernel log")
 

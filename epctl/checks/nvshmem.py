@@ -11,16 +11,13 @@ from epctl.core.views import installing, nics, nvshmem, pcie, sizes, versions
 from epctl.core.views.needs import GPU, NVML, ROCE, wants
 from epctl.core.views.nvshmem import IBGDA, MLX5
 from epctl.core.views.settings import is_on, setting, told
+from epctl.core.wording import counted
 
 RELAID = "3.5.19"
 """First NVSHMEM with the new order of queues per peer (DeepEP#553), and the one that fixes address handles (nvshmem#21)."""
 _LIBRARY = "libnvshmem_host.so"
 SUPPORTED = "3.3.9"
 """First NVSHMEM that DeepEP's legacy kernels take without a patch (DeepEP docs/nvshmem.md)."""
-_ON_LOADER_PATH = (
-    "export LD_LIBRARY_PATH=\"$(python -c 'import nvidia.nvshmem as n; print(n.__path__[0])')/lib"
-    '${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"'
-)
 PEERS_PER_NODE = 8
 """NUM_MAX_NVL_PEERS of DeepEP's legacy kernels."""
 LEGACY_NODES = (1, 2, 3, 4, 6, 8, 12, 16, 18, 20)
@@ -38,9 +35,10 @@ def _wheel(context: Context, floor: str = SUPPORTED) -> tuple[str, ...]:
     if versions.below(floor, RELAID) is not True:
         return ()
     name = f"nvidia-nvshmem-cu{installing.torch_cuda_major(context)}"
+    python = installing.python(context.node)
     return (
-        f"pip install --no-deps '{name}>={floor},<{RELAID}'",
-        "pip install --no-deps --no-build-isolation --force-reinstall DEEPEP_SOURCE_FOLDER",
+        f"{python} -m pip install --no-deps '{name}>={floor},<{RELAID}'",
+        f"{python} -m pip install --no-deps --no-build-isolation --force-reinstall DEEPEP_SOURCE_FOLDER",
     )
 
 
@@ -79,15 +77,15 @@ def nvshmem_too_old(context: Context) -> Iterator[Seen]:
     title="deep_ep does not find libnvshmem_host",
     why="The wheel's folder is not on the loader path, or an older build asks for the name without a version, which wheels lack.",
     fix="Rebuild with a DeepEP that sets the run path and asks for the versioned name, or add a link and LD_LIBRARY_PATH.",
-    commands=(_ON_LOADER_PATH,),
     reference="https://github.com/NousResearch/torchtitan/issues/44 https://github.com/deepseek-ai/DeepEP/pull/627 "
     "https://github.com/NVIDIA-NeMo/Automodel/issues/2614",
     needs=(GPU,),
 )
 def nvshmem_lib_missing(context: Context) -> Iterator[Seen]:
+    lines = _on_loader_path(context)
     line = context.node.active.deep_ep_import
     if isinstance(line, str) and "libnvshmem" in line:
-        yield bad(f"`import deep_ep` ends with: {line}")
+        yield bad(f"`import deep_ep` ends with: {line}", commands=lines)
     copies = [copy.path for copy in value_or(context.node.software.nvshmem, ())]
     for build in known(context.node.software.deep_ep, "installed builds of DeepEP"):
         name = f"{build.distribution} {build.version}"
@@ -100,9 +98,16 @@ def nvshmem_lib_missing(context: Context) -> Iterator[Seen]:
         if not lacking:
             yield good(f"{name} finds its NVSHMEM libraries, or needs none")
         elif lacking[0] == _LIBRARY and copies:
-            yield bad(f"{name} asks for {_LIBRARY}; there is {copies[0]}")
+            yield bad(f"{name} asks for {_LIBRARY}; there is {copies[0]}", commands=lines)
         else:
-            yield bad(f"{name} asks for {', '.join(lacking)}, which the loader does not find")
+            text = f"{name} asks for {', '.join(lacking)}, which the loader does not find"
+            yield bad(text, commands=lines)
+
+
+def _on_loader_path(context: Context) -> tuple[str, ...]:
+    """The line that puts the wheel's folder on the loader path."""
+    folder = f"\"$({installing.python(context.node)} -c 'import nvidia.nvshmem as n; print(n.__path__[0])')/lib"
+    return (f'export LD_LIBRARY_PATH={folder}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"',)
 
 
 @check(
@@ -157,7 +162,7 @@ def nvshmem_ah_fail(context: Context) -> Iterator[Seen]:
         return
     release = known(found, "version of NVSHMEM")
     ports = [nic.label for nic in nics.fabric(context) if nic.is_roce]
-    text = f"NVSHMEM {release}, {len(ports)} fabric ports with link layer Ethernet"
+    text = f"NVSHMEM {release}, {counted(len(ports), 'fabric port')} with link layer Ethernet"
     if ports and versions.below(release, RELAID):
         yield bad(text, severity=None if context.num_nodes > 1 else "warn")
     else:
@@ -249,10 +254,10 @@ def nvshmem_heap_oom(context: Context) -> Iterator[Seen]:
 )
 def epv1_rank_shape(context: Context) -> Iterator[Seen]:
     num_gpus, num_nodes = len(pcie.gpus(context.node)), context.num_nodes
-    text = f"{num_nodes} nodes with {num_gpus} GPUs"
+    text = f"{counted(num_nodes, 'node')} with {counted(num_gpus, 'GPU')}"
     severity: Severity | None = None
     if num_nodes == 1 and num_gpus <= PEERS_PER_NODE:
-        yield good(f"one node with {num_gpus} GPUs: any even group up to {PEERS_PER_NODE} ranks")
+        yield good(f"one node with {counted(num_gpus, 'GPU')}: any even group up to {PEERS_PER_NODE} ranks")
     elif num_gpus != PEERS_PER_NODE:
         yield bad(f"{text}; the legacy kernels want {PEERS_PER_NODE} ranks on each")
     elif num_nodes not in LEGACY_NODES:

@@ -16,6 +16,7 @@ from epctl.core.snapshot.host import PciFunction
 from epctl.core.views import nics, pcie
 from epctl.core.views.bridges import Bridge, bridges
 from epctl.core.views.needs import BARE_METAL, GPU, RDMA, gpu_functions, is_virtual
+from epctl.core.wording import counted
 
 BUSY_PERCENT = 50
 """From this utilization on a GPU has left its idle link state; below it Gen1 is normal (it saves power)."""
@@ -35,8 +36,8 @@ def _clear_acs(bridge: Bridge) -> tuple[str, ...]:
     title="PCIe Access Control Services redirect peer-to-peer traffic",
     why="Bridges with ACS send requests between a GPU and its NIC up to the root complex: GPUDirect gets slow, hangs, or ends "
     "with a local protection error (status 4, vendor error 81).",
-    fix="Clear ACS on these bridges at each boot (a systemd unit with setpci), or switch it off in the BIOS. Not in virtual "
-    "machines, where ATS is the way, and not on hosts of virtual machines with passed-through devices: ACS isolates them.",
+    fix="Clear ACS on these bridges when no job runs and at each boot (a systemd unit with setpci), or switch it off in the BIOS. Not in "
+    "virtual machines, where ATS is the way, and not on hosts of virtual machines with passed-through devices: ACS isolates them.",
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html "
     "https://github.com/NVIDIA/nccl/issues/928 https://github.com/NVIDIA/nccl/issues/1353",
     needs=(GPU, BARE_METAL),
@@ -69,9 +70,11 @@ def pci_acs_on(context: Context) -> Iterator[Seen]:
             text = f"{bridge.pci}, at the root above {bridge.between}: {bridge.bits} (ACSCtl)"
             yield bad(text, severity="warn", fix=fix, commands=() if guests else _clear_acs(bridge))
     if refused:
-        yield unread(f"ACSCtl of {len(refused)} bridges ({refused[0][0].pci}, …); run as root", refused[0][1])
+        yield unread(
+            f"ACSCtl of {counted(len(refused), 'bridge')} ({refused[0][0].pci}, …); run as root", refused[0][1]
+        )
     if clear:
-        yield good(f"{clear} bridges between GPUs and their peers do not redirect (ACSCtl)")
+        yield good(f"{counted(clear, 'bridge')} between GPUs and their peers, no redirection (ACSCtl)")
 
 
 def _endpoints(context: Context) -> tuple[PciFunction, ...]:
@@ -89,7 +92,7 @@ def _endpoints(context: Context) -> tuple[PciFunction, ...]:
     severity="warn",
     title="The IOMMU translates DMA of GPUs or NICs",
     why="On bare metal, peer-to-peer copies through a translating IOMMU hang or crawl at a few GB/s.",
-    fix="Boot with iommu=pt, or switch VT-d / AMD IOMMU off in the BIOS.",
+    fix="Drain the node, then boot with iommu=pt, or switch VT-d / AMD IOMMU off in the BIOS.",
     reference="https://github.com/NVIDIA/nccl-tests/issues/115 https://github.com/NVIDIA/nccl/issues/257 "
     "https://github.com/deepseek-ai/DeepEP/issues/74 https://github.com/NVIDIA/nodewright-packages/pull/122",
     needs=(GPU, BARE_METAL),
@@ -139,8 +142,8 @@ def _passed_through(node: Snapshot) -> str:
     title="An RDMA agent of this node was killed for lack of memory",
     why="Sporadic completions with status 5 and vendor error 249 were traced to an RDMA monitor that died while it held "
     "resources of the adapter; where none did, old firmware of the server platform is the next suspect.",
-    fix="Give the agent more memory or stop it. If vendor error 249 goes on with ACS off, update BIOS, BMC and PCIe switch "
-    "firmware of the server.",
+    fix="Give the agent more memory or stop it. If vendor error 249 goes on with ACS off, drain the node and update BIOS, BMC and "
+    "PCIe switch firmware of the server.",
     reference="https://github.com/NVIDIA/nccl/issues/1405 https://github.com/NVIDIA/nccl/issues/1353",
     needs=(RDMA,),
 )
@@ -174,7 +177,7 @@ def pci_fw_vendor249(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="A PCIe link runs below what both its ends can do",
     why="Copies to the host and GPUDirect traffic of that card run at a fraction of the normal rate.",
-    fix="Reseat the card, check riser and retimer and the BIOS settings of the slot; replace the card if it stays.",
+    fix="Drain the node and reseat the card, check riser and retimer and the BIOS settings of the slot; replace the card if it stays.",
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html "
     "https://github.com/open-mpi/hwloc/issues/653",
     needs=(GPU,),
@@ -244,7 +247,7 @@ def _nic_link(node: Snapshot, nic: nics.Nic, entry: PciFunction) -> Iterator[See
         yield bad(
             f"{text} carries {carries:.0f} Gb/s, the port runs at {rate:g} Gb/s (sysfs)",
             severity="warn",
-            fix="Move the adapter to a slot of its own generation and width.",
+            fix="At the next maintenance, on a drained node, move the adapter to a slot of its own generation and width.",
         )
     else:
         yield good(f"{text} (sysfs)")

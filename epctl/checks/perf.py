@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
+from epctl.checks.nvlink import nvlink_lines
 from epctl.core.check import Seen, Severity, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
+from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import Gpu
 from epctl.core.snapshot.rdma import RdmaDevice
 from epctl.core.views import nics, pcie
 from epctl.core.views.needs import IB, NVML, RDMA, ROCE
 from epctl.core.views.nics import Nic
+from epctl.core.wording import counted
 
 THROTTLES: tuple[tuple[int, str, Severity], ...] = (
     (0x8, "hardware slowdown", "fail"),
@@ -37,7 +41,6 @@ _TRAFFIC = re.compile(r"[tr]x_(?:packets|bytes|data)|data_[tr]x|fec_|.*_ber\Z|.*
     title="A GPU is slowed down by heat or by its power supply",
     why="One slow rank is late in every step, and expert parallelism waits for it.",
     fix="Check cooling and power feeds; swap the node if it stays.",
-    commands=("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",),
     reference="https://github.com/Azure/azurehpc-health-checks/blob/main/customTests/azure_gpu_clock_throttling.nhc "
     "https://github.com/leptonai/gpud/blob/main/components/accelerator/nvidia/hw-slowdown/component.go "
     "https://github.com/NVIDIA/nccl/issues/893",
@@ -52,7 +55,9 @@ def perf_gpu_throttle(context: Context) -> Iterator[Seen]:
             continue
         hit = [(what, severity) for bit, what, severity in THROTTLES if mask & bit]
         for what, severity in hit:
-            yield bad(f"GPU {gpu.index}: {what} (NVML reasons 0x{mask:x}{_heat(gpu)})", severity=severity)
+            lines = (f"nvidia-smi -q -i {gpu.index} -d PERFORMANCE,TEMPERATURE,POWER",)
+            text = f"GPU {gpu.index}: {what} (NVML reasons 0x{mask:x}{_heat(gpu)})"
+            yield bad(text, severity=severity, commands=lines)
         if not hit:
             yield good(f"GPU {gpu.index}: no slowdown (NVML reasons 0x{mask:x})")
 
@@ -71,8 +76,7 @@ def _heat(gpu: Gpu) -> str:
     severity="fail",
     title="NVLinks of a GPU are slower than those of its sisters, or show errors",
     why="Collectives inside the node run at the pace of the worst link.",
-    fix="Reset the GPU and compare again, measure with `epctl bench`; have the board or cable replaced if it stays.",
-    commands=("nvidia-smi nvlink -s", "nvidia-smi nvlink -e"),
+    fix="Drain the node, reset the GPU and compare again, measure with `epctl bench`; have the board or cable replaced if it stays.",
     reference="https://github.com/Azure/azurehpc-health-checks/blob/main/conf/nd96isr_h200_v5.conf "
     "https://github.com/Azure/azurehpc-health-checks/blob/main/customTests/azure_gpu_nvlink.nhc",
     needs=(NVML,),
@@ -86,11 +90,14 @@ def perf_nvlink_bw_floor(context: Context) -> Iterator[Seen]:
         slow = {link: speed for link, speed in _speeds(gpu).items() if speed < fastest}
         if slow:
             told = ", ".join(f"link {link} {speed:g}" for link, speed in slow.items())
-            yield bad(f"GPU {gpu.index}: {told} GB/s, the fastest of its kind {fastest:g} GB/s (NVML)")
-        yield from _link_errors(gpu)
+            yield bad(
+                f"GPU {gpu.index}: {told} GB/s, the fastest of its kind {fastest:g} GB/s (NVML)",
+                commands=nvlink_lines(context.node, gpu),
+            )
+        yield from _link_errors(context.node, gpu)
         if _speeds(gpu):
             yield good(
-                f"GPU {gpu.index}: {len(_speeds(gpu))} links of {fastest:g} GB/s each way, {_counters(gpu)} (NVML); "
+                f"GPU {gpu.index}: {counted(len(_speeds(gpu)), 'link')} of {fastest:g} GB/s each way, {_counters(gpu)} (NVML); "
                 "link states alone, the bandwidth itself takes traffic (`epctl bench`)"
             )
 
@@ -119,14 +126,16 @@ def _counters(gpu: Gpu) -> str:
     return f"error counters of {read} at rest" if read else "error counters not told"
 
 
-def _link_errors(gpu: Gpu) -> Iterator[Seen]:
+def _link_errors(node: Snapshot, gpu: Gpu) -> Iterator[Seen]:
     """Recoveries are interruptions of the link; other counters may hold a few replays from training it."""
     for link in value_or(gpu.links, ()):
         errors = {name: count for name, count in value_or(link.errors, ()) if count and not _TRAFFIC.match(name)}
         if errors:
             told = ", ".join(f"{name} {count}" for name, count in errors.items())
             severity: Severity = "warn" if any("recovery" in name for name in errors) else "info"
-            yield bad(f"GPU {gpu.index} link {link.link}: {told} since the driver started", severity=severity)
+            lines = nvlink_lines(node, gpu)[: None if severity == "warn" else 2]
+            text = f"GPU {gpu.index} link {link.link}: {told} since the driver started"
+            yield bad(text, severity=severity, commands=lines)
 
 
 @check(
@@ -144,14 +153,9 @@ def _link_errors(gpu: Gpu) -> Iterator[Seen]:
 def perf_ar_off(context: Context) -> Iterator[Seen]:
     value = context.env.get("NCCL_IB_ADAPTIVE_ROUTING", "")
     if value.strip() == "0":
-        yield bad("NCCL_IB_ADAPTIVE_ROUTING=0 on InfiniBand", severity=_between_nodes(context))
+        yield bad("NCCL_IB_ADAPTIVE_ROUTING=0 on InfiniBand", severity="info" if context.num_nodes == 1 else None)
     else:
         yield good(f"NCCL_IB_ADAPTIVE_ROUTING={value or '(unset, on by default on InfiniBand)'}")
-
-
-def _between_nodes(context: Context) -> Severity | None:
-    """A job on one node sends nothing over the network."""
-    return "info" if context.num_nodes == 1 else None
 
 
 @check(
@@ -175,9 +179,8 @@ def perf_roce_path_spread(context: Context) -> Iterator[Seen]:
     pairs = env.get("NCCL_IB_QPS_PER_CONNECTION", "1").strip()
     spread = [name for name in ("NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_ADAPTIVE_ROUTING") if name in env]
     if pairs in ("", "0", "1") and not spread:
-        yield bad(
-            f"{len(ports)} RoCE ports; NCCL_IB_QPS_PER_CONNECTION is {pairs or 'unset'}, splitting and adaptive routing are unset"
-        )
+        text = f"{counted(len(ports), 'RoCE port')}; NCCL_IB_QPS_PER_CONNECTION is {pairs or 'unset'}"
+        yield bad(f"{text}, splitting and adaptive routing are unset")
     else:
         told = ", ".join(f"{name}={env[name]}" for name in spread) or "no other setting"
         yield good(f"NCCL_IB_QPS_PER_CONNECTION={pairs}, {told}")
@@ -216,7 +219,7 @@ def perf_cc_on(context: Context) -> Iterator[Seen]:
     title="An InfiniBand port has error counts",
     why="Behind them is mostly a bad cable or optic: the link is up, and slower than its sisters at full load.",
     fix="Read the counters again after a minute of traffic; if they grow, clean or replace the cable and look at mlxlink's error rates.",
-    commands=("perfquery -x", "sudo mlxlink -d mlx5_0 -c -e"),
+    commands=("perfquery -x",),
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html "
     "https://docs.nvidia.com/networking/display/mftv4300/mlxlink+utility",
     needs=(IB,),
@@ -248,11 +251,20 @@ def _port_errors(context: Context, nic: Nic, least: int) -> Iterator[Seen]:
         if count:
             rare = isinstance(uptime, int) and count * 3600 < uptime
             since = f" in {uptime / 3600:.1f} h since boot" if isinstance(uptime, int) else ""
-            yield bad(f"{nic.label}: {name} is {count}{since} (sysfs)", severity="info" if rare else None)
+            text = f"{nic.label}: {name} is {count}{since} (sysfs)"
+            yield bad(text, severity="info" if rare else None, commands=_cable(nic))
     downed = _counter(nic, "link_downed")
     if downed:
         text = f"{nic.label}: link_downed is {downed}, the least among its sisters {least} (sysfs)"
-        yield bad(text, severity=None if downed > least else "info")
+        yield bad(text, severity=None if downed > least else "info", commands=_cable(nic))
+
+
+def _cable(nic: Nic) -> tuple[str, ...]:
+    """The port's counters, and what mlxlink says of its cable."""
+    name, port = shlex.quote(nic.device.name), nic.port.port
+    lines = (f"perfquery -x -C {name} -P {port}",)
+    mlx5 = value_or(nic.device.driver, "mlx5_core") == "mlx5_core"
+    return (*lines, f"sudo mlxlink -d {name}{f' -p {port}' if port > 1 else ''} -c -e") if mlx5 else lines
 
 
 @check(
@@ -261,7 +273,7 @@ def _port_errors(context: Context, nic: Nic, least: int) -> Iterator[Seen]:
     severity="info",
     title="Cards of one kind have different firmware",
     why="Dual-port and multi-queue set-ups are sensitive to it: the same code is slower or faulty with one of the levels.",
-    fix="Bring all cards of a kind to one firmware level that was tested with your NCCL.",
+    fix="On drained nodes bring all cards of a kind to one firmware level that was tested with your NCCL.",
     commands=("sudo mlxfwmanager --query",),
     reference="https://github.com/Infrawaves/DeepEP_ibrc_dual-ports_multiQP/issues/4 "
     "https://github.com/Mellanox/network-operator/pull/1339",

@@ -8,9 +8,10 @@ from epctl.core.check import Seen, bad, check, good, unread
 from epctl.core.context import Context
 from epctl.core.fact import Absent, known
 from epctl.core.profile import Profile
-from epctl.core.views import gin, installing, nics, versions
+from epctl.core.views import gin, installing, nics, toolkit, versions
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_on, same, setting, told
+from epctl.core.wording import counted
 
 NETWORK = ("rdma", "gin", "gin_gdaki", "gin_efa_gda", "ibgda")
 """Features of profiles that need a network between nodes."""
@@ -77,7 +78,8 @@ def profile_needs_env(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="The CUDA toolkit is older than a library in use needs",
     why="Its kernels are compiled on this node, with features of a newer toolkit.",
-    fix="Install the toolkit that is named in the evidence and point CUDA_HOME at it.",
+    fix="Install the toolkit that is named in the evidence beside the old one (NVIDIA's package repository, or a newer devel image) and "
+    "point CUDA_HOME at it.",
     reference="https://pypi.org/project/deepinfer-ep/2.5.0/ https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
     needs=(GPU,),
 )
@@ -88,7 +90,7 @@ def profile_cuda_toolkit(context: Context) -> Iterator[Seen]:
         asks = f"{profile.title} needs CUDA toolkit {floor}"
         if isinstance(found, Absent):
             if found.absent in _MISSING:  # looked for in every usual place
-                yield bad(f"no nvcc was found; {asks}")
+                yield _newer(context, f"no nvcc was found; {asks}")
             else:
                 yield unread("nvcc version", found)
             continue
@@ -97,7 +99,11 @@ def profile_cuda_toolkit(context: Context) -> Iterator[Seen]:
             yield unread("nvcc version", Absent("unparsable", found))
         else:
             text = f"nvcc {found} ({chain.nvcc if isinstance(chain.nvcc, str) else 'path not known'}); {asks}"
-            yield bad(text) if old else good(text)
+            yield _newer(context, text) if old else good(text)
+
+
+def _newer(context: Context, text: str) -> Seen:
+    return bad(text, fix=toolkit.other_major(context), commands=toolkit.install(context))
 
 
 def _names(profiles: tuple[Profile, ...]) -> str:
@@ -158,9 +164,9 @@ def profile_no_rdma(context: Context) -> Iterator[Seen]:
     ports = nics.ports(context.node)
     active = [nic.label for nic in ports if nic.active]
     if active:
-        yield good(f"{len(active)} of {len(ports)} RDMA ports are active")
+        yield good(f"{len(active)} of {counted(len(ports), 'RDMA port')} {'is' if len(ports) == 1 else 'are'} active")
         return
     for nic in ports:
         known(nic.port.state, f"state of {nic.label}")
-    what = f"{len(ports)} RDMA ports, none active" if ports else "no RDMA device"
+    what = f"{counted(len(ports), 'RDMA port')}, none active" if ports else "no RDMA device"
     yield bad(f"{what}; {_names(asking)} needs one on {context.num_nodes} nodes")

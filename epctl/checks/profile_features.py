@@ -75,7 +75,7 @@ def profile_genk_build(context: Context) -> Iterator[Seen]:
     severity="fail",
     title="The driver or a setting rules out Compute Fabric Transport",
     why="CFT kernels address logical endpoints of the fabric, which the driver has from CUDA 13.3 on.",
-    fix="Install a driver of CUDA 13.3 or newer, and leave NCCL_CFT_ENABLE unset.",
+    fix="Drain the node and install a driver of CUDA 13.3 or newer; leave NCCL_CFT_ENABLE unset.",
     reference="https://docs.nvidia.com/deeplearning/nccl/archives/nccl_2323/user-guide/docs/usage/cft.html",
     needs=(NVML, wants("cft")),
 )

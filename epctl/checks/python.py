@@ -11,8 +11,10 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, known
 from epctl.core.snapshot.software import DeepEp, SharedLibrary
 from epctl.core.views import libraries, versions
+from epctl.core.views.installing import python
 from epctl.core.views.needs import GPU
 from epctl.core.views.settings import is_on, told
+from epctl.core.wording import counted
 
 _SYMBOL = re.compile(r"undefined symbol: (\w+)", re.ASCII)
 _LIBRARY = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file", re.ASCII)
@@ -34,7 +36,6 @@ NONE_THERE = ("not_found", "tool_missing")
     why="Its compiled module asks for symbols or libraries that NCCL, PyTorch or CUDA of this interpreter do not have.",
     fix="Symbols nccl*: fix NCCL. Symbols of c10, at, torch: rebuild for this PyTorch. __cudaRegister*: clean build with one "
     "architecture list.",
-    commands=("python -c 'import deep_ep'",),
     reference="https://github.com/deepseek-ai/DeepEP/issues/710 https://github.com/deepseek-ai/DeepEP/issues/429 "
     "https://github.com/deepseek-ai/DeepEP/issues/481 https://github.com/NVIDIA-NeMo/RL/issues/4080",
     needs=(GPU,),
@@ -42,35 +43,33 @@ NONE_THERE = ("not_found", "tool_missing")
 def py_undef_sym(context: Context) -> Iterator[Seen]:
     line = context.node.active.deep_ep_import
     installed = known(context.node.software.deep_ep, "installed builds of DeepEP")
+    again = (f"{python(context.node)} -c 'import deep_ep'",)
     if isinstance(line, str) and line:
-        yield _import_error(line)
+        yield bad(f"`import deep_ep` ends with: {line}", fix=_import_fix(line), commands=again)
     elif line == "":
         yield good("`import deep_ep` works")
     for build in installed:
-        yield from _symbols(build)
+        yield from _symbols(build, again)
         if line != "":
-            yield from _torch_of(build, context)
+            yield from _torch_of(build, context, again)
 
 
-def _import_error(line: str) -> Seen:
-    """Classified by the symbol's name."""
-    text = f"`import deep_ep` ends with: {line}"
+def _import_fix(line: str) -> str:
+    """By the symbol's name."""
     symbol = found.group(1) if (found := _SYMBOL.search(line)) else ""
     if symbol.startswith(("nccl", "pnccl")):
-        return bad(text, fix=_NCCL)
+        return _NCCL
     if symbol.startswith(_DEVICE_LINK):
-        return bad(text, fix=_RELINK)
+        return _RELINK
     if any(mark in symbol for mark in _TORCH_MARKS):
-        return bad(text, fix=_REBUILD)
+        return _REBUILD
     library = _LIBRARY.search(line)
     if library:
-        return bad(
-            text, fix=f"Install the package that brings {library.group(1)}, or put its folder on the loader path."
-        )
-    return bad(text, fix="Run the import by hand and follow its error.")
+        return f"Install the package that brings {library.group(1)}, or put its folder on the loader path."
+    return "Run the import by hand and follow its error."
 
 
-def _symbols(build: DeepEp) -> Iterator[Seen]:
+def _symbols(build: DeepEp, again: tuple[str, ...]) -> Iterator[Seen]:
     name = f"{build.distribution} {build.version}"
     undefined = build.undefined_nccl_symbols
     if isinstance(undefined, Absent):
@@ -78,12 +77,13 @@ def _symbols(build: DeepEp) -> Iterator[Seen]:
             yield unread(f"NCCL symbols of {name}", undefined)
     elif undefined:
         listed = ", ".join(undefined[:3]) + (", …" if len(undefined) > 3 else "")
-        yield bad(f"{name} asks for {len(undefined)} NCCL symbols that the libnccl in use lacks: {listed}", fix=_NCCL)
+        text = f"{name} asks for {counted(len(undefined), 'NCCL symbol')} that the libnccl in use lacks: {listed}"
+        yield bad(text, fix=_NCCL, commands=again)
     else:
         yield good(f"{name}: all its NCCL symbols are in the libnccl in use")
 
 
-def _torch_of(build: DeepEp, context: Context) -> Iterator[Seen]:
+def _torch_of(build: DeepEp, context: Context, again: tuple[str, ...]) -> Iterator[Seen]:
     """PyTorch keeps its C++ interface within a minor release; an import that works is the better proof."""
     built, have = build.torch_built, context.node.software.torch_version
     if isinstance(built, Absent) or isinstance(have, Absent):
@@ -92,7 +92,9 @@ def _torch_of(build: DeepEp, context: Context) -> Iterator[Seen]:
     if one is None or other is None:
         return
     text = f"{build.distribution} {build.version} was built for PyTorch {built}, installed is {have}"
-    yield good(text) if one.release[:2] == other.release[:2] else bad(text, severity="warn", fix=_REBUILD)
+    yield (
+        good(text) if one.release[:2] == other.release[:2] else bad(text, severity="warn", fix=_REBUILD, commands=again)
+    )
 
 
 @check(

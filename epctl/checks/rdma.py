@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from epctl.core.check import Seen, Severity, bad, check, good, unread
@@ -187,7 +188,6 @@ def nic_module_hot(context: Context) -> Iterator[Seen]:
     why="Lost packets are sent again after a timeout: throughput sags and latency grows tails without any link error.",
     fix="RoCE: check that PFC and ECN cover the class of this traffic on host and switches. InfiniBand: check cables and "
     "adaptive routing. Watch the counters during a run, rail by rail.",
-    commands=("rdma statistic show",),
     reference="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html "
     "https://github.com/NVIDIA/nccl/issues/394",
     needs=(MLX5,),
@@ -216,4 +216,5 @@ def _losses(nic: Nic, losses: dict[str, int]) -> Seen:
     if not packets:
         return unread(f"{text}; packets of {nic.label}", Absent("not_found", "no packet counter"))
     text += f", {total / packets:.1e} of {packets} packets (sysfs)"
-    return bad(text) if total > LOSS_SHARE * packets else good(text)
+    lines = (f"rdma statistic show link {shlex.quote(f'{nic.device.name}/{nic.port.port}')}",)
+    return bad(text, commands=lines) if total > LOSS_SHARE * packets else good(text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections import Counter
 from collections.abc import Iterator
 
 from epctl.core.check import Seen, Severity, bad, check, good, unread
@@ -18,8 +21,13 @@ PATH_MTU_BYTES = 4096
 ROCE_HEADER_BYTES = 96
 """What the kernel takes off an interface's MTU for the headers of RoCE before it rounds down to an MTU of InfiniBand (iboe_get_mtu,
 include/rdma/ib_addr.h): 4200 is enough for 4096 bytes."""
-FIXED_MTU = "2.30.8"
-"""Up to 2.30.7 the constant is there (read in its source); later releases may have the fix of July 2026."""
+FIXED_MTU = "2.31.2"
+"""Up to 2.30.7 the constant is there (read in its source); the library of this release has the messages of the fix of July 2026
+(NVIDIA/nccl commit b87848f), that of 2.30.7 has not."""
+JUMBO_BYTES = 9000
+"""What switches of RoCE fabrics carry by custom."""
+_INTERFACE = re.compile(r"[\w.@-]{1,15}", re.ASCII)
+"""Names of interfaces that may stand in a command (IFNAMSIZ)."""
 SELF_CHOOSING = "2.21"
 """From this NCCL on the GID is chosen by itself (NCCL user guide, NCCL_IB_GID_INDEX)."""
 INDEX_VARIABLES = ("NCCL_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX")
@@ -50,8 +58,9 @@ def _mtu(context: Context, nic: Nic) -> tuple[Fact[int], str]:
     title="The MTU of a RoCE port is below 4096 bytes",
     why="NCCL up to 2.30.7 sets a path MTU of 4096 on GDAKI queues whatever the port has: queues are made without error, then "
     "device code waits for ever for frames that are dropped. Everything else pays with more packets.",
-    fix="Raise the MTU of the interface to 4200 or 9000, on hosts and switches; or use an NCCL with the fix of July 2026, or "
-    "NCCL_GIN_TYPE=2 where the library allows proxy.",
+    fix="Use NCCL 2.31.2 or newer, or NCCL_GIN_TYPE=2 where the library allows proxy. For full rate, and for older NCCL: drain the node "
+    "(the link goes down for a moment) and raise the MTU of the interface to 4200 or 9000, here, in the network configuration and on the "
+    "switches.",
     reference="https://github.com/NVIDIA/nccl/issues/1957 https://github.com/NVIDIA/nccl/issues/2255",
     needs=(ROCE,),
 )
@@ -68,7 +77,28 @@ def roce_mtu_small(context: Context) -> Iterator[Seen]:
             hangs = asked and nic.device.driver == "mlx5_core"
             severity: Severity = "fail" if hangs and nccl and versions.below(nccl, FIXED_MTU) else "warn"
             why = f"; GIN GDAKI is asked for by {gdaki.because(context)}, NCCL {nccl or 'unknown'}" if hangs else ""
-            yield bad(f"{text}{why}", severity=severity)
+            yield bad(f"{text}{why}", severity=severity, commands=_raise(context, nic))
+
+
+def _raise(context: Context, nic: Nic) -> tuple[str, ...]:
+    """Lines that give the interface the MTU that its sisters with full frames have; none in a container."""
+    sizes = [
+        entry.mtu
+        for other in roce_ports(context)
+        for entry in nics.netdevs(other, context.node)
+        if isinstance(entry.mtu, int) and entry.mtu - ROCE_HEADER_BYTES >= PATH_MTU_BYTES
+    ]
+    wanted = Counter(sizes).most_common(1)[0][0] if sizes else JUMBO_BYTES
+    entries = nics.netdevs(nic, context.node)
+    bonds = [entry for entry in entries if entry.kind == "bond"]
+    names = [
+        entry.name
+        for entry in bonds or entries
+        if _INTERFACE.fullmatch(entry.name) and value_or(entry.mtu, 0) - ROCE_HEADER_BYTES < PATH_MTU_BYTES
+    ]
+    if value_or(context.node.host.container, "none") != "none":
+        return ()
+    return tuple(f"sudo ip link set dev {shlex.quote(name)} mtu {wanted}" for name in names)
 
 
 @check(
@@ -77,21 +107,25 @@ def roce_mtu_small(context: Context) -> Iterator[Seen]:
     severity="warn",
     title="RoCE ports of this node have different MTUs",
     why="Small messages pass, large ones time out between ports whose MTUs differ.",
-    fix="Use one MTU on all fabric interfaces and switches.",
+    fix="Drain the node (the links go down for a moment) and give all fabric interfaces one MTU, here, in the network configuration and "
+    "on the switches.",
     reference="https://github.com/deepseek-ai/DeepEP/issues/223",
     needs=(ROCE,),
 )
 def roce_mtu_uneven(context: Context) -> Iterator[Seen]:
-    sizes: dict[int, list[str]] = {}
+    sizes: dict[int, list[Nic]] = {}
     derived = False
     for nic in roce_ports(context):
         size, what = _mtu(context, nic)
         derived = derived or isinstance(nic.port.active_mtu, Absent)
-        sizes.setdefault(known(size, what), []).append(nic.label)
-    text = "; ".join(f"active MTU {size}: {', '.join(labels)}" for size, labels in sorted(sizes.items()))
+        sizes.setdefault(known(size, what), []).append(nic)
+    listed = {size: ", ".join(nic.label for nic in sizes[size]) for size in sorted(sizes)}
+    text = "; ".join(f"active MTU {size}: {labels}" for size, labels in listed.items())
     origin = "verbs, and by the MTU of interfaces" if derived else "verbs"
+    small = [nic for size in sorted(sizes)[:-1] for nic in sizes[size]]
+    lines = tuple(line for nic in small for line in _raise(context, nic))
     if sizes:
-        yield bad(f"{text} ({origin})") if len(sizes) > 1 else good(f"{text} ({origin})")
+        yield bad(f"{text} ({origin})", commands=lines) if small else good(f"{text} ({origin})")
 
 
 @check(
@@ -218,8 +252,8 @@ def roce_gid_v6_only(context: Context) -> Iterator[Seen]:
     title="The interface of an RDMA adapter is not in this network namespace",
     why="All adapters of the host are visible through /dev/infiniband, but a queue pair on one whose interface is elsewhere "
     "fails with `no such device`.",
-    fix="Name only adapters with GIDs in NCCL_IB_HCA, use the host network, or the exclusive RDMA namespace mode "
-    "(`rdma system set netns exclusive`).",
+    fix="Name only adapters with GIDs in NCCL_IB_HCA, use the host network, or, on a drained node, the exclusive "
+    "RDMA namespace mode (`rdma system set netns exclusive`).",
     reference="https://github.com/NVIDIA/nccl/issues/925 https://github.com/microsoft/mscclpp/issues/431",
     needs=(ROCE,),
 )

@@ -9,23 +9,25 @@ from epctl.core.context import Context
 from epctl.core.fact import Absent, known, value_or
 from epctl.core.snapshot import Snapshot
 from epctl.core.snapshot.gpu import Gpu
-from epctl.core.views import fabric, nics, pcie
+from epctl.core.views import fabric, installing, nics, pcie
 from epctl.core.views.needs import MNNVL, NVML, RDMA
 from epctl.core.views.versions import below
+from epctl.core.wording import counted
 
 NOT_PERMITTED = 800
 """CUDA_ERROR_NOT_PERMITTED (cuda.h): what a FABRIC allocation gives without an IMEX channel."""
 
 _CHANNEL = "/dev/nvidia-caps-imex-channels/channel"
 _CREATE_CHANNEL = (
-    "echo 'options nvidia NVreg_CreateImexChannel0=1' | sudo tee /etc/modprobe.d/nvidia-imex.conf  # from the next load on",
     "sudo mkdir -p /dev/nvidia-caps-imex-channels",
     f"sudo mknod -m 0666 {_CHANNEL}0 c \"$(awk '/nvidia-caps-imex-channels/ {{print $1}}' /proc/devices)\" 0",
 )
 """What the IMEX guide names for hosts with one user; 0666 lets everybody in. nvidia-modprobe lost its option for channels."""
 _BY_DRA = "the DRA driver of Kubernetes runs IMEX in pods (ComputeDomain), which needs the service of the host disabled or masked"
 _NODES_FILE = "/etc/nvidia-imex/nodes_config.cfg"
-_UNLESS_DRA = f"List the nodes in {_NODES_FILE} and start IMEX, unless jobs bring their own: {_BY_DRA}."
+_UNLESS_DRA = (
+    f"List the nodes in {_NODES_FILE} and start IMEX when no job runs, unless jobs bring their own: {_BY_DRA}."
+)
 
 DEFAULT_PARTITION = 32766
 """Partition id that NMX reserves for a rack's default partition (NMX-Controller gRPC API); so it repeats in every rack."""
@@ -52,7 +54,7 @@ def nic_per_gpu_ratio(context: Context) -> Iterator[Seen]:
     if not ports:
         return
     rates = [value_or(nics.nominal_gbps(nic, context.node), 0.0) for nic in ports]
-    text = f"{len(ports)} active fabric ports for {num_gpus} GPUs"
+    text = f"{counted(len(ports), 'active fabric port')} for {counted(num_gpus, 'GPU')}"
     if all(rates):
         text += f", {sum(rates):.0f} Gb/s in all, {sum(rates) / num_gpus / 8:.1f} GB/s for each GPU"
     yield bad(text) if len(ports) < num_gpus else good(text)
@@ -85,9 +87,9 @@ def nccl_subset_nics(context: Context) -> Iterator[Seen]:
             yield bad(f"GPU {gpu.index} is visible, its nearest NIC {', '.join(nearest.devices)} is not in {listed}")
     far = sorted(chosen - near)
     if far:
-        yield bad(f"{listed} lets {', '.join(far)} in, near to none of the {len(visible)} visible GPUs")
+        yield bad(f"{listed} lets {', '.join(far)} in, near to none of the visible GPUs ({len(visible)})")
     else:
-        yield good(f"{listed} holds NICs near to the {len(visible)} visible GPUs: {', '.join(sorted(chosen))}")
+        yield good(f"{listed} holds NICs near to the visible GPUs ({len(visible)}): {', '.join(sorted(chosen))}")
 
 
 def _visible(context: Context) -> tuple[Gpu, ...]:
@@ -115,8 +117,8 @@ def _mnnvl_severity(context: Context) -> Severity | None:
     severity="fail",
     title="IMEX does not run, or its domain is not up",
     why="Nodes of one NVLink domain then cannot map each other's memory: NCCL says that MNNVL does not work, or falls back.",
-    fix="Start IMEX on all nodes of the domain with the same nodes_config.cfg; look at the node that the matrix names. Where "
-    "Kubernetes runs IMEX (ComputeDomains of the DRA driver), its service has to stay off.",
+    fix="When no job runs start IMEX on all nodes of the domain with the same nodes_config.cfg; look at the node that the matrix names. "
+    "Where Kubernetes runs IMEX (ComputeDomains of the DRA driver), its service has to stay off.",
     commands=("nvidia-imex-ctl -H -N",),
     reference="https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/ "
     "https://github.com/NVIDIA/nccl/blob/master/src/mnnvl.cc "
@@ -206,13 +208,19 @@ def imex_channel_missing(context: Context) -> Iterator[Seen]:
     elif not channels:
         here = value_or(host.container, "none") == "none" and not fix
         text = "/dev/nvidia-caps-imex-channels has no channel"
-        yield bad(text, severity=severity, fix=fix, commands=_CREATE_CHANNEL if here else ())
+        yield bad(text, severity=severity, fix=fix, commands=_create(context.node) if here else ())
     else:
         for entry in channels:
             if isinstance(entry.read_write, Absent):
                 yield unread(f"access to {entry.path}", entry.read_write)
             else:
                 yield bad(f"{entry.path} may not be read and written by this user", severity=severity, fix=fix)
+
+
+def _create(node: Snapshot) -> tuple[str, ...]:
+    """The channel now, and from the next load of the driver on."""
+    kept = installing.module_option(node, "NVreg_CreateImexChannel0=1", installing.IMEX_FILE)
+    return (*_CREATE_CHANNEL, *kept)
 
 
 @check(
@@ -238,7 +246,7 @@ def mnnvl_clique_split(context: Context) -> Iterator[Seen]:
         unassigned = value_or(gpu.fabric_health_mask, 0) >> _PARTITION_SHIFT & 0b11 == _PARTITION_MISSING
         if key[1] == 0 or unassigned:
             yield bad(
-                f"GPU {gpu.index} is assigned to no partition of its NVLink domain (clique id {key[1]})",
+                f"GPU {gpu.index}: no partition of its NVLink domain is assigned to it (clique id {key[1]})",
                 severity="warn",
             )
     told = [
@@ -267,7 +275,7 @@ def mnnvl_crash_large(context: Context) -> Iterator[Seen]:
     version = _nccl(context.node)
     if not version:
         return
-    text = f"NCCL {version}, {ranks} ranks ({context.num_nodes} nodes) in one clique at most"
+    text = f"NCCL {version}, {ranks} ranks ({counted(context.num_nodes, 'node')}) in one clique at most"
     limit = next((limit for low, high, limit in CRASHES if below(version, low) is False and below(version, high)), None)
     if limit is None or ranks <= limit or context.env.get("NCCL_MNNVL_ENABLE") == "0":
         yield good(text)

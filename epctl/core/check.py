@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Unreadable
+from epctl.core.wording import by_reader, grouped
 
 Severity = Literal["fail", "warn", "info"]
 Status = Literal["failed", "passed", "skipped", "unknown"]
@@ -152,7 +153,7 @@ def evaluate(one: Check, context: Context) -> Finding:
     try:
         return _evaluate(one, context)
     except Unreadable as error:
-        return _finding(one, "unknown", (f"could not read {error}",))
+        return _finding(one, "unknown", (by_reader(str(error), context.node),))
     except Exception as error:  # noqa: BLE001 - the doctor never raises
         return _finding(
             one, "unknown", (f"the check itself failed ({type(error).__name__}: {error}); please report this",)
@@ -165,19 +166,21 @@ def _evaluate(one: Check, context: Context) -> Finding:
         if reason:
             return _finding(one, "skipped", (reason,))
     seen = list(_collect(one.look(context)))
+
+    def told(entries: Iterable[Seen]) -> tuple[str, ...]:
+        return grouped(by_reader(entry.text, context.node) for entry in entries)
+
     wrong = [entry for entry in seen if entry.verdict == "bad"]
     if wrong:
         worst = min((entry.severity or one.severity for entry in wrong), key=RANK.__getitem__)
         fixes = list(dict.fromkeys(entry.fix or one.fix for entry in wrong))
         commands = tuple(dict.fromkeys(line for entry in wrong for line in (entry.commands or one.commands)))
-        return _finding(
-            one, "failed", tuple(entry.text for entry in wrong), severity=worst, fix=" ".join(fixes), commands=commands
-        )
-    missing = tuple(entry.text for entry in seen if entry.verdict == "unread")
+        return _finding(one, "failed", told(wrong), severity=worst, fix=" ".join(fixes), commands=commands)
+    missing = [entry for entry in seen if entry.verdict == "unread"]
     if missing:
-        return _finding(one, "unknown", missing)
+        return _finding(one, "unknown", told(missing))
     if seen:
-        return _finding(one, "passed", tuple(entry.text for entry in seen))
+        return _finding(one, "passed", told(seen))
     return _finding(one, "skipped", ("nothing on this node that it could look at",))
 
 

@@ -77,7 +77,7 @@ def _climb(name: str, looks: tuple[Look, ...], context: Context) -> Rung:
         try:
             found = look(context)
         except Unreadable as error:
-            found = Gate("", "unknown", f"could not read {error}")
+            found = Gate("", "unknown", str(error))
         if found.state == "closed":
             return Rung(name, "no", found.text, found.fix)
         if found.state == "unknown" and unclear is None:

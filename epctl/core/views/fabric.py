@@ -45,7 +45,7 @@ def told(node: Snapshot, name: str) -> str:
 
 
 def _entry(node: Snapshot, name: str) -> Service:
-    missing = Absent("not_read", f"service {name}")
+    missing = Absent("not_read")
     return next((entry for entry in node.gpu.driver.services if entry.name == name), Service(name, missing))
 
 

@@ -13,6 +13,7 @@ from epctl.core.snapshot.rdma import RdmaDevice
 from epctl.core.views import fabric, gdr, gin_efa, libraries, needs, nics, pcie, plugins, versions
 from epctl.core.views.gates import Gate
 from epctl.core.views.settings import is_off, is_on, number, setting, told
+from epctl.core.wording import counted
 
 FEATURES = ("gin", "gin_gdaki", "gin_efa_gda")
 AUTO, PROXY, GDAKI, GPI, EFA_GDA = -1, 2, 3, 4, 5
@@ -154,7 +155,7 @@ def _adapter(context: Context) -> Gate:
     if drivers == ["efa"] and not any(plugins.is_ofi(plugin) for plugin in plugins.found(context.node)):
         text = "all active ports are EFA, and aws-ofi-nccl is not on the loader path"
         return Gate(name, "closed", text, "Install the EFA installer's aws-ofi-nccl plugin.")
-    return Gate(name, "open", f"{len(ports)} active ports with driver {', '.join(drivers)}")
+    return Gate(name, "open", f"{counted(len(ports), 'active port')} with driver {', '.join(drivers)}")
 
 
 def _gdr(context: Context) -> Gate:
@@ -166,7 +167,7 @@ def _gdr(context: Context) -> Gate:
     if other.state == "open":
         return Gate(name, "open", other.text)
     known(module, said)
-    fix = "Load nvidia-peermem, or use the open kernel modules with DMA-BUF on Linux 5.12 or newer."
+    fix = "Load nvidia-peermem when no job runs, or use the open kernel modules with DMA-BUF on Linux 5.12 or newer."
     return Gate(name, other.state, f"{said}, and {other.text}", fix)
 
 
@@ -181,7 +182,7 @@ def _attribute(context: Context) -> Gate:
         )
     for device in devices:
         known(device.gdr_with_vmm, f"GPUDirect attribute of CUDA device {device.ordinal}")
-    return Gate(name, "open", f"{len(devices)} GPUs report it (CUDA attribute)")
+    return Gate(name, "open", f"{counted(len(devices), 'GPU')} with it (CUDA attribute)")
 
 
 def _capability(context: Context) -> Gate:

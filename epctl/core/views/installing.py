@@ -4,6 +4,7 @@ CUDA that PyTorch is built for, and on whether this is a container; where they c
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Literal
 
 from epctl.core.context import Context
@@ -20,6 +21,7 @@ _ONLY_YUM = re.compile(r"\bamazon linux (release )?2\b|\b(centos|red hat enterpr
 CUDA_MAJOR = "CUDA_MAJOR"
 """Stands in a command for a number that nothing on the node tells."""
 _WHEEL = re.compile(r"nvidia-(?:nccl|nvshmem)-cu(\d{2})", re.ASCII)
+IMEX_FILE = "/etc/modprobe.d/zz-epctl-imex.conf"
 OPTIONS_FILE = "/etc/modprobe.d/zz-epctl-nvidia.conf"
 """modprobe reads its files in the order of their names and the driver takes the last value, hence the name."""
 
@@ -49,6 +51,12 @@ def packages(node: Snapshot, *, deb: str = "", rpm: str = "") -> tuple[str, ...]
     return ()
 
 
+def python(node: Snapshot) -> str:
+    """The interpreter that was looked at, as a word of a shell line; `python` where it is not known."""
+    path = value_or(node.software.python_executable, "")
+    return shlex.quote(path) if path.startswith("/") and path.isprintable() else "python"
+
+
 def torch_cuda_major(context: Context) -> str:
     """`13`: the CUDA major of PyTorch, else of NVIDIA wheels that are installed, else of nvcc, else a placeholder."""
     software = context.node.software
@@ -76,6 +84,13 @@ def driver_options(node: Snapshot, *options: str, **dwords: str) -> tuple[str, .
         return (look,)
     line = " ".join(("options nvidia", *options, f'NVreg_RegistryDwords="{merged}"'))
     return (look, f"echo '{line}' | sudo tee {OPTIONS_FILE}", *_initramfs(node))
+
+
+def module_option(node: Snapshot, option: str, file: str) -> tuple[str, ...]:
+    """Lines that set one `option` of the NVIDIA driver that is no list, in a file of its own: modprobe puts those of all its files
+    together. It holds from the next load of the driver on."""
+    look = "grep -rn NVreg_ /etc/modprobe.d /lib/modprobe.d /proc/cmdline"
+    return (look, f"echo 'options nvidia {option}' | sudo tee {file}", *_initramfs(node))
 
 
 def _initramfs(node: Snapshot) -> tuple[str, ...]:

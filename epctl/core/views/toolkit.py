@@ -34,6 +34,12 @@ def nvcc_floors(context: Context) -> Iterator[tuple[Profile, str]]:
             yield profile, ASSERTED_NVCC[profile.id]
 
 
+def asked(profile: Profile, floor: str) -> str:
+    """What to tell people to install where `floor` is what the sources assert: the stricter one of it and the profile's toolkit."""
+    highest = profile.floors.get("cuda_toolkit", floor)
+    return floor if versions.below(highest, floor) else highest
+
+
 def architectures(context: Context) -> Iterator[tuple[str, str]]:
     """(compute capability, nvcc from) of the newest GPU, where it asks for more than Hopper does."""
     found = {value_or(gpu.compute_capability, "") for gpu in value_or(context.node.gpu.gpus, ())}

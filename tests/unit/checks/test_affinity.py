@@ -63,12 +63,12 @@ CASES = [
         "PCI-GPU-NIC-FAR",
         edit(NODE, "rdma.devices", NODE.rdma.devices[4:]),  # type: ignore[index]
         flat(NODE),  # no GPU is better off than the others
-        "GPU 3: nearest fabric NIC is mlx5_4, mlx5_5, mlx5_6, mlx5_7, SYS",
+        "GPU 0-3: nearest fabric NIC is mlx5_4, mlx5_5, mlx5_6, mlx5_7, SYS",
     ),
-    Case("CPU-AFFINITY-WRONG", ONE_SOCKET, NODE, "GPU 4: local CPUs 56-111 (sysfs), allowed 0-55: none in common"),
-    Case("CPU-AFFINITY-WRONG", ONE_SOCKET, env(ONE_SOCKET, NCCL_IGNORE_CPU_AFFINITY="1"), "GPU 7"),
+    Case("CPU-AFFINITY-WRONG", ONE_SOCKET, NODE, "GPU 4-7: local CPUs 56-111 (sysfs), allowed 0-55: none in common"),
+    Case("CPU-AFFINITY-WRONG", ONE_SOCKET, env(ONE_SOCKET, NCCL_IGNORE_CPU_AFFINITY="1"), "GPU 4-7"),
     Case("CPU-AFFINITY-WRONG", env(ONE_SOCKET, LOCAL_RANK="6"), env(ONE_SOCKET, LOCAL_RANK="1"), "GPU 6"),
-    Case("CPU-AFFINITY-WRONG", ONE_SOCKET, env(ONE_SOCKET, CUDA_VISIBLE_DEVICES="0,GPU-00000002"), "GPU 5"),
+    Case("CPU-AFFINITY-WRONG", ONE_SOCKET, env(ONE_SOCKET, CUDA_VISIBLE_DEVICES="0,GPU-00000002"), "GPU 4-7"),
     Case("CPU-AFFINITY-WRONG", edit(NODE, "host.affinity", "3,60"), NODE, "may use 2 CPUs (3,60) for 8 GPUs"),
     Case("CPU-NUMA-BALANCING", edit(NODE, "host.numa_balancing", 1), NODE, "kernel.numa_balancing = 1"),
     Case(

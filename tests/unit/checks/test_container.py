@@ -63,7 +63,7 @@ CASES = [
     ),
     Case("CTR-IPC-NS", ONE_GPU, edit(ONE_GPU, "host.private_namespaces", ()), "ipc, pid"),
     Case("CTR-IPC-NS", TWO_GPUS, edit(POD, "host.private_namespaces", ("ipc", "pid")), "2 of 8", "info"),
-    Case("CTR-GPU-ISOLATED", ONE_GPU, POD, "NVML lists 1 GPUs, the PCI bus has 8"),
+    Case("CTR-GPU-ISOLATED", ONE_GPU, POD, "NVML lists 1 GPU, the PCI bus has 8"),
     Case("CTR-GPU-ISOLATED", TWO_GPUS, edit(ONE_GPU, "pcie.functions", ALL_VFIO), "NVML lists 2", "info"),
     Case("CTR-CVD-PER-RANK", env(IB, **{CVD: "3", "LOCAL_WORLD_SIZE": "8"}), env(IB, **{CVD: "3"}), "8 ranks"),
     Case("CTR-CVD-PER-RANK", env(IB, **{CVD: "0", "SLURM_NTASKS_PER_NODE": "8(x2)"}), IB, "8 ranks"),

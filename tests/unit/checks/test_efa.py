@@ -101,7 +101,7 @@ CASES = [
         "EFA-POD-RESOURCE",
         edit(EFA, "rdma.uverbs", (DeviceNode("/dev/infiniband/uverbs0", True),)),
         EFA,
-        "8 EFA devices in sysfs, 1 uverbs devices",
+        "8 EFA devices in sysfs, 1 uverbs device may",
         "warn",
         num_nodes=2,
     ),

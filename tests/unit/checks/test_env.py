@@ -45,7 +45,7 @@ CASES = [
         "EP_DISABLE_GIN=1",
         num_nodes=18,
     ),
-    Case("ENV-IB-DISABLED", env(IB, NCCL_IB_DISABLE="1"), env(IB, NCCL_IB_DISABLE="0"), "8 ports are active"),
+    Case("ENV-IB-DISABLED", env(IB, NCCL_IB_DISABLE="1"), env(IB, NCCL_IB_DISABLE="0"), "8 active ports"),
     Case(
         "ENV-IB-DISABLED",
         edit(edit(IB, "env.nccl_conf", (Setting("NCCL_IB_DISABLE", "1"),)), "env.nccl_conf_files", ("/etc/nccl.conf",)),

@@ -47,7 +47,7 @@ CASES = [
         IB,
         "11 of 12",
     ),
-    Case("NVLINK-INACTIVE", PCIE_BRIDGED, PCIE_BARE, "GPU 1: 0 of 1"),
+    Case("NVLINK-INACTIVE", PCIE_BRIDGED, PCIE_BARE, "GPU 1-7: 0 of 1 NVLink is active"),
     Case("NVLINK-PAIRWISE-ONLY", PCIE, TWO_PCIE, "8 of 8 GPUs are PCIe cards"),
     Case(
         "NVLINK-PAIRWISE-ONLY", edit(IB, "gpu.p2p.1.nvlink", "not_supported"), IB, "1 of 56 ordered pairs (NVML): 0→2"

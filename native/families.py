@@ -1,0 +1,70 @@
+"""Kernel families: one file of device code each, and the variants that it is compiled as."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from epctl.core.errors import EpctlError
+from epctl.native.link_args import bulk_shared_bytes
+
+
+class Variant(Struct, frozen=True):
+    """One way to compile a file."""
+
+    name: str
+    """Lower case, digits and hyphens; unique in its family."""
+    defines: tuple[tuple[str, int], ...]
+    """Macros and their values."""
+
+
+class Family(Struct, frozen=True):
+    """A file of device code."""
+
+    name: str
+    """Name of the op that it belongs to (--op)."""
+    source: str
+    """Below native/."""
+    kernels: tuple[str, ...]
+    """Entry functions that each variant must have."""
+    variants: tuple[Variant, ...]
+    with_nccl: bool = False
+    """It includes NCCL's device headers."""
+
+
+def link_variant(row_bytes: int, block_threads: int) -> Variant:
+    """The link kernels for rows of that size."""
+    defines = {
+        "EPCTL_ROW_BYTES": row_bytes,
+        "EPCTL_BLOCK_THREADS": block_threads,
+        "EPCTL_BULK_SHARED_BYTES": bulk_shared_bytes(row_bytes, block_threads),
+    }
+    return Variant(f"row{row_bytes}-block{block_threads}", tuple(defines.items()))
+
+
+LINK = Family(
+    "link",
+    "ops/link.cu",
+    (
+        "epctl_link_bulk_copy",
+        "epctl_link_vector_copy",
+        "epctl_link_pull_add",
+        "epctl_link_read",
+        "epctl_link_write",
+        "epctl_link_ping_pong",
+    ),
+    # Rows of hidden 7168: FP8, FP8 with its scales in the row (no multiple of 128 bytes), BF16.
+    tuple(link_variant(row_bytes, block) for row_bytes in (7168, 7392, 14336) for block in (128, 256, 512)),
+)
+FAMILIES = {family.name: family for family in (LINK,)}
+
+
+def select(ops: tuple[str, ...]) -> tuple[Family, ...]:
+    """The families of these ops; all without any. Raises EpctlError for an op without kernels."""
+    unknown = [op for op in ops if op not in FAMILIES]
+    if unknown:
+        raise EpctlError(
+            f"--op {unknown[0]!r} is unknown",
+            f"there are kernels for {', '.join(FAMILIES)}",
+            "give one of these to --op",
+        )
+    return tuple(family for name, family in FAMILIES.items() if not ops or name in ops)

@@ -1,0 +1,97 @@
+// The one way in which kernels wait for another rank. No kernel spins in any other way, so that none can hang for ever.
+#pragma once
+
+#include <cstdint>
+
+#include "epctl/common/wait_record.h"
+
+namespace epctl {
+
+__device__ __forceinline__ uint64_t now_ns() {
+    uint64_t value;
+    // Unlike clock64, the same for all SMs, and in units that do not depend on the clock rate.
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
+    return value;
+}
+
+__device__ __forceinline__ uint64_t load_acquire(const uint64_t* flag) {
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* flag) {
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_release(uint64_t* flag, uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ uint32_t load_state(const WaitRecord* record) {
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(&record->state) : "memory");
+    return value;
+}
+
+// What is waited for: the flag of `peer` that reaches `expected` in `stage`.
+struct Awaited {
+    const uint64_t* flag;
+    uint64_t expected;
+    uint32_t peer;
+    Stage stage;
+    uint64_t progress;
+};
+
+// Not inlined: it runs once, and its registers are not to count for the loop that waits. By value: a reference would
+// put the caller's variables on the stack.
+__device__ __noinline__ void record_timeout(WaitRecord* record, uint32_t rank, uint32_t peer, Stage stage,
+                                            uint64_t expected, uint64_t progress, uint64_t seen, uint64_t waited_ns) {
+    // The first one tells the cause; who waits for somebody that gave up tells only a consequence.
+    if (atomicCAS_system(&record->state, kRecordFree, kRecordWritten) != kRecordFree) return;
+    record->waiter = rank;
+    record->peer = peer;
+    record->stage = static_cast<uint32_t>(stage);
+    record->expected = expected;
+    record->seen = seen;
+    record->progress = progress;
+    record->waited_ns = waited_ns;
+    record->block = blockIdx.x;
+    record->thread = threadIdx.x;
+    __threadfence_system();
+    atomicExch_system(&record->state, kRecordComplete);
+}
+
+// True when the flag has reached `expected`; what the peer wrote before it is visible then. False when the time is up,
+// or when another wait of this rank has given up: the kernel must end without touching what it waited for. Flags only
+// grow, and are compared with wrap-around.
+__device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what) {
+    // The timer is slower than the flag, and the record lies behind PCIe: a flag that comes soon costs neither.
+    constexpr uint32_t kSpinsPerLook = 64;
+    constexpr uint32_t kLooksPerRecord = 16;
+    uint64_t begin = 0;
+    for (uint32_t look = 1;; ++look) {
+        uint64_t seen = 0;
+#pragma unroll 1
+        for (uint32_t spin = 0; spin < kSpinsPerLook; ++spin) {
+            // An acquire empties the SM's L1 cache, under the feet of the block's other warps: once, when it counts.
+            seen = load_relaxed(what.flag);
+            if (static_cast<int64_t>(seen - what.expected) >= 0) {
+                load_acquire(what.flag);
+                return true;
+            }
+        }
+        const uint64_t now = now_ns();
+        if (begin == 0) begin = now;
+        if (now - begin >= limits.timeout_ns) {
+            record_timeout(limits.record, limits.rank, what.peer, what.stage, what.expected, what.progress, seen,
+                           now - begin);
+            return false;
+        }
+        if (look % kLooksPerRecord == 0 && load_state(limits.record) != kRecordFree) return false;
+    }
+}
+
+}  // namespace epctl

@@ -1,0 +1,50 @@
+// What a wait that ran out of time leaves behind, for device and host code alike. native/waits.py reads the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace epctl {
+
+// The names are those of native/waits.py (STAGES), which turns them into words.
+enum class Stage : uint32_t {
+    kNone = 0,
+    kLinkPing = 1,
+    kLinkPong = 2,
+};
+
+enum RecordState : uint32_t {
+    kRecordFree = 0,
+    kRecordWritten = 1,  // being filled in
+    kRecordComplete = 2,
+};
+
+// In host memory that the device maps, one for each rank: the host must be able to read it while the kernel hangs.
+struct WaitRecord {
+    uint32_t state;
+    uint32_t waiter;
+    uint32_t peer;
+    uint32_t stage;
+    uint64_t expected;
+    uint64_t seen;
+    uint64_t progress;  // how many rounds, rows or chunks were done, as the stage counts them
+    uint64_t waited_ns;
+    uint32_t block;
+    uint32_t thread;
+    uint64_t reserved;
+};
+
+static_assert(sizeof(WaitRecord) == 64, "native/waits.py reads 64 bytes");
+static_assert(offsetof(WaitRecord, expected) == 16 && offsetof(WaitRecord, block) == 48, "native/waits.py");
+
+// How a kernel waits; part of its arguments.
+struct WaitLimits {
+    WaitRecord* record;
+    uint64_t timeout_ns;
+    uint32_t rank;
+    uint32_t reserved;
+};
+
+static_assert(sizeof(WaitLimits) == 24, "native/link_args.py packs 24 bytes");
+
+}  // namespace epctl

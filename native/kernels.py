@@ -1,0 +1,156 @@
+"""Compiles kernels to cubins, one for each variant and architecture, and keeps them in the cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from epctl.core.errors import EpctlError
+from epctl.native import cache_key, ptxas, toolchain
+from epctl.native.cache import Cache
+from epctl.native.cache_entry import Entry
+from epctl.native.cache_key import Inputs
+from epctl.native.families import Family, Variant
+from epctl.native.ptxas import Use
+from epctl.native.toolchain import Toolchain
+
+ROOT = Path(__file__).resolve().parent
+INCLUDE = ROOT / "include"
+CUBIN = "kernels.cubin"
+REPORT = "ptxas.json"
+COMPILE_S = 600.0
+FLAGS = ("-cubin", "-std=c++17", "-O3", "-lineinfo", "--ptxas-options=-v", "-Werror=all-warnings")
+
+
+class Wanted(Struct, frozen=True):
+    """One file to compile."""
+
+    family: Family
+    variant: Variant
+    architecture: str
+    """90a"""
+
+    @property
+    def name(self) -> str:
+        """link-row7168-block128-90a"""
+        return f"{self.family.name}-{self.variant.name}-{self.architecture}"
+
+
+class Kernels(Struct, frozen=True):
+    """A compiled file."""
+
+    wanted: Wanted
+    cubin: Path
+    uses: tuple[Use, ...]
+    built: bool
+    """Compiled just now; False when it came out of the cache."""
+    notice: str
+
+
+def wanted(families: tuple[Family, ...], architectures: tuple[str, ...]) -> tuple[Wanted, ...]:
+    """All variants of the families for all architectures."""
+    return tuple(
+        Wanted(family, variant, name) for family in families for variant in family.variants for name in architectures
+    )
+
+
+def inputs(one: Wanted, tools: Toolchain) -> Inputs:
+    """What the cubin depends on."""
+    found = cache_key.sources(ROOT / one.family.source, ROOT, (INCLUDE,))
+    compilers = (f"nvcc {tools.nvcc.version}", f"g++ {tools.gxx.version}")
+    return Inputs(found, (*FLAGS, *_defines(one.variant)), compilers, _nccl(one.family, tools), one.architecture)
+
+
+def _defines(variant: Variant) -> tuple[str, ...]:
+    return tuple(f"-D{name}={value}" for name, value in variant.defines)
+
+
+def _nccl(family: Family, tools: Toolchain) -> str:
+    if not family.with_nccl:
+        return ""
+    if tools.nccl is None:
+        raise ValueError(f"{family.name} needs a toolchain with NCCL")
+    return f"headers {tools.nccl.headers.version}, library {tools.nccl.library.version}"
+
+
+def compile_one(one: Wanted, tools: Toolchain, cache: Cache) -> Kernels:
+    """The cubin, out of the cache or compiled now. Raises EpctlError when it does not compile, or uses local memory."""
+    entry = cache.get(one.name, inputs(one, tools), lambda out: _compile(one, tools, out))
+    return _kernels(one, entry)
+
+
+def _kernels(one: Wanted, entry: Entry) -> Kernels:
+    uses = msgspec.json.decode(entry.file(REPORT).read_bytes(), type=tuple[Use, ...])
+    return Kernels(one, entry.file(CUBIN), uses, entry.built, entry.notice)
+
+
+def command(one: Wanted, tools: Toolchain, target: Path) -> tuple[str, ...]:
+    """The call of nvcc."""
+    nccl = (f"-I{tools.nccl.headers.include}",) if one.family.with_nccl and tools.nccl is not None else ()
+    head = (tools.nvcc.path, *FLAGS, f"-arch=sm_{one.architecture}", "-ccbin", tools.gxx.path, f"-I{INCLUDE}", *nccl)
+    return (*head, *_defines(one.variant), str(ROOT / one.family.source), "-o", str(target))
+
+
+def _compile(one: Wanted, tools: Toolchain, out: Path) -> None:
+    toolchain.check_toolkit(tools.nvcc, one.architecture)
+    told = run(command(one, tools, out / CUBIN), one.name, out.parent)
+    uses = ptxas.parse(told)
+    ptxas.check(uses, one.family.kernels, one.name)
+    (out / REPORT).write_bytes(msgspec.json.encode(uses))
+
+
+def run(argv: tuple[str, ...], what: str, scratch: Path) -> str:
+    """Everything that a compiler prints. Its temporary files go to `scratch`, so that they go with it. Raises EpctlError with the
+    first error when it fails."""
+    # Options of the user's environment are no part of the key.
+    dropped = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
+    environ = {name: value for name, value in os.environ.items() if name not in dropped}
+    environ |= {"TMPDIR": str(scratch), "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, timeout=COMPILE_S, check=False, stdin=subprocess.DEVNULL, env=environ
+        )
+    except subprocess.TimeoutExpired:
+        raise EpctlError(
+            f"compiling {what} took more than {COMPILE_S:g} s", argv[0], "look at what slows this machine", exit_code=4
+        ) from None
+    except OSError as error:
+        raise EpctlError(
+            f"{argv[0]} cannot be run", f"{error.strerror}", "install the compiler again", exit_code=4
+        ) from None
+    told = (done.stdout + done.stderr).decode("utf-8", "replace")
+    if done.returncode != 0:
+        lines = [line for line in told.splitlines() if "error" in line.lower() or "No space left" in line]
+        why = " | ".join(lines[:3]) or told.strip()[-300:] or f"exit code {done.returncode}"
+        raise EpctlError(f"{what} does not compile", why, "run it by hand: " + " ".join(argv), exit_code=1)
+    return told
+
+
+def compile_all(
+    every: tuple[Wanted, ...], tools: Toolchain, cache: Cache, step: Callable[[Kernels], None] = lambda _: None
+) -> tuple[Kernels, ...]:
+    """`compile_one` of each on all CPU cores; `step` is told of each that is ready. The first error ends it."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        running = {pool.submit(compile_one, one, tools, cache): one.name for one in every}
+        found = {}
+        try:
+            for done in as_completed(running):
+                found[running[done]] = done.result()
+                step(found[running[done]])
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return tuple(found[one.name] for one in every)
+
+
+def cached(every: tuple[Wanted, ...], tools: Toolchain, cache: Cache) -> Iterator[tuple[Wanted, bool]]:
+    """Which of them are in the cache."""
+    names = {(entry.manifest.name, entry.manifest.key) for entry in cache.entries()}
+    for one in every:
+        yield one, (one.name, cache_key.key(inputs(one, tools))) in names
