@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from epctl import __version__
-from epctl.commands import capture, doctor, plan, probe, schema
+from epctl.commands import build, capture, doctor, plan, probe, schema
 from epctl.core.errors import EpctlError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("doctor")(doctor.doctor)
 app.command("capture")(capture.capture)
 app.command("plan")(plan.plan)
 app.command("probe")(probe.probe)
+app.command("build")(build.build)
 app.command("schema")(schema.schema)
 
 

@@ -53,7 +53,7 @@ LINK = Family(
         "epctl_link_ping_pong",
     ),
     # Rows of hidden 7168: FP8, FP8 with its scales in the row (no multiple of 128 bytes), BF16.
-    tuple(link_variant(row_bytes, block) for row_bytes in (7168, 7392, 14336) for block in (128, 256, 512)),
+    tuple(link_variant(row_bytes, block) for row_bytes in (7168, 7392, 14336) for block in (128, 512)),
 )
 FAMILIES = {family.name: family for family in (LINK,)}
 

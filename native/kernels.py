@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -147,10 +147,3 @@ def compile_all(
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return tuple(found[one.name] for one in every)
-
-
-def cached(every: tuple[Wanted, ...], tools: Toolchain, cache: Cache) -> Iterator[tuple[Wanted, bool]]:
-    """Which of them are in the cache."""
-    names = {(entry.manifest.name, entry.manifest.key) for entry in cache.entries()}
-    for one in every:
-        yield one, (one.name, cache_key.key(inputs(one, tools))) in names

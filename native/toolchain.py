@@ -84,15 +84,20 @@ def check_toolkit(nvcc: Nvcc, name: str) -> None:
         )
 
 
-def check_host(nvcc: Nvcc, gxx: Gxx) -> None:
-    """Raises EpctlError when g++ is too old for C++17 or newer than nvcc's headers accept."""
-    major = int(gxx.version.split(".")[0])
-    if major < MIN_GXX:
+def check_gxx(gxx: Gxx) -> None:
+    """Raises EpctlError when g++ is too old for C++17."""
+    if int(gxx.version.split(".")[0]) < MIN_GXX:
         raise EpctlError(
             f"g++ {gxx.version} is too old",
             f"{gxx.path} (from {gxx.origin}); C++17 is whole from g++ {MIN_GXX} on, and epctl is tested from 12 on",
             "install a newer g++ and name it in NVCC_CCBIN",
         )
+
+
+def check_host(nvcc: Nvcc, gxx: Gxx) -> None:
+    """Raises EpctlError when g++ is too old for C++17 or newer than nvcc's headers accept."""
+    check_gxx(gxx)
+    major = int(gxx.version.split(".")[0])
     if nvcc.max_gxx and major > nvcc.max_gxx:
         raise EpctlError(
             f"g++ {gxx.version} is too new for CUDA {nvcc.version}",

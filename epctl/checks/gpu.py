@@ -59,9 +59,7 @@ def node_no_gpu(context: Context) -> Iterator[Seen]:
     if isinstance(functions, Absent):
         looked += f"; PCI tree: {functions}"
     else:
-        looked += (
-            f"; PCI tree: {counted(len(gpu_functions(node)), 'NVIDIA GPU')} among {len(functions)} functions looked at"
-        )
+        looked += f"; PCI tree: {counted(len(gpu_functions(node)), 'NVIDIA GPU')} among {counted(len(functions), 'function')} looked at"
     looked += f"; NVML lists {counted(len(gpus), 'GPU')}" if isinstance(gpus, tuple) else ""
     if has_gpu(node):
         yield good(looked)

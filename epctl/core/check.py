@@ -65,7 +65,7 @@ def good(text: str) -> Seen:
 
 def unread(what: str, absent: Absent) -> Seen:
     """`what` could not be read."""
-    return Seen("unread", f"{what}: {absent}")
+    return Seen("unread", absent.of(what))
 
 
 class Need(Struct, frozen=True):

@@ -28,7 +28,13 @@ class Absent(Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         words = self.absent.replace("_", " ")
+        if self.absent == "not_read" and self.detail:
+            return self.detail  # says in full why nobody looked
         return f"{words}: {self.detail}" if self.detail else words
+
+    def of(self, what: str) -> str:
+        """`what` could not be read, and why: `/proc/modules: not in the recording`, its name said once."""
+        return f"{what}: {str(self).removeprefix(f'{what} is ')}"
 
 
 T = TypeVar("T")
@@ -43,7 +49,7 @@ class Unreadable(Exception):  # noqa: N818 - it is a state of a fact, not a mist
     """Raised by `known` when a fact is absent; the evaluation of checks turns it into `unknown`."""
 
     def __init__(self, what: str, absent: Absent) -> None:
-        super().__init__(f"{what}: {absent}" if what else str(absent))
+        super().__init__(absent.of(what) if what else str(absent))
         self.what = what
         self.absent = absent
 

@@ -91,20 +91,28 @@ def test_what_could_not_be_read_is_said_once() -> None:
                 assert not re.search(r"could not read .*not read|not read.*not read", text), (finding.id, text)
 
 
+def test_a_name_that_the_reason_repeats_is_said_once() -> None:
+    gone = Absent("not_read", "/proc/modules is not in the recording")
+    assert gone.of("/proc/modules") == "/proc/modules: not in the recording"
+    assert gone.of("modules") == "modules: /proc/modules is not in the recording"
+    assert Absent("not_found").of("/proc/modules") == "/proc/modules: not found"
+    assert Absent("permission", "only root may").of("ACSCtl") == "ACSCtl: permission: only root may"
+
+
 @pytest.mark.parametrize("name", ["pcie.functions", "rdma.netdevs", "rdma.uverbs", "host.nvidia_nodes"])
 def test_counts_of_reports_agree_with_their_nouns(name: str) -> None:
     for node in NODES:
-        for changed in (
-            node,
-            edit(node, "gpu.gpus", node.gpu.gpus[:1]),
-            edit(node, name, getattr(*_of(node, name))[:1]),
-        ):  # type: ignore[index]
+        for path in ("gpu.gpus", name):
+            changed = edit(node, path, _one(node, path))
             for finding in examine(changed, registered().values(), num_nodes=2).findings:
                 for text in finding.evidence:
                     wrong = MANY.search(text)
                     assert wrong is None, (finding.id, text)
 
 
-def _of(node: Snapshot, name: str) -> tuple[object, str]:
-    area, _, field = name.partition(".")
-    return getattr(node, area), field
+def _one(node: Snapshot, path: str) -> tuple[object, ...]:
+    """The first entry of a list alone."""
+    area, _, field = path.partition(".")
+    every = getattr(getattr(node, area), field)
+    assert isinstance(every, tuple)
+    return every[:1]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from epctl.core import wording
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Fact, Unreadable, known, value_or
 from epctl.core.snapshot.job import JobArea, LogEvent
@@ -72,13 +73,7 @@ def listed(names: Iterable[object]) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """`0-3, 7`: numbers in ascending order, runs of them put together."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return listed(f"{first}-{last}" if first != last else str(first) for first, last in runs)
+    return listed(filter(None, wording.ranges(numbers).split(", ")))
 
 
 def code_of(event: LogEvent) -> str:

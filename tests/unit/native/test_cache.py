@@ -252,7 +252,11 @@ def test_a_read_only_file_system(small: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        *((call, code) for call in ("mkdir", "rename") for code in (errno.EROFS, errno.EACCES, errno.ENOSPC, errno.ESTALE)),
+        *(
+            (call, code)
+            for call in ("mkdir", "rename")
+            for code in (errno.EROFS, errno.EACCES, errno.ENOSPC, errno.ESTALE)
+        ),
         *(("write_bytes", code) for code in (errno.ENOSPC, errno.EDQUOT)),
     ],
 )

@@ -1,0 +1,105 @@
+"""`epctl build`: compile kernels and the host extension ahead of time, for images and for nodes without a compiler."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from epctl.commands import options
+
+if TYPE_CHECKING:
+    from epctl.native.building import Built, Listing, Step
+
+FORMATS = ("text", "json")
+
+
+def build(
+    arch: Annotated[
+        list[str] | None,
+        typer.Option("--arch", metavar="90a,100a", help="GPU architectures (all that the CUDA toolkit knows)."),
+    ] = None,
+    op: Annotated[
+        list[str] | None, typer.Option("--op", metavar="OP", help="Kernels of these ops only; may be repeated.")
+    ] = None,
+    list_cached: Annotated[bool, typer.Option("--list", help="Show what is in the cache; compile nothing.")] = False,
+    format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
+    output: options.Output = None,
+) -> None:
+    """Compile everything that epctl would otherwise compile at first use. No GPU is needed.
+
+    The cache is EPCTL_CACHE_DIR, else XDG_CACHE_HOME/epctl, else ~/.cache/epctl. Exit code: 0 all is there, 1 something does not
+    compile or is only there for this process, 2 usage, 4 a compiler or pybind11 is missing.
+    """
+    from epctl.core.jsontext import dump
+    from epctl.native import building
+
+    options.choice(format, FORMATS, "--format")
+    request = building.Request(_split(arch), _split(op))
+    if list_cached:
+        listing = building.listing()
+        whole: dict[str, object] = {"schema": {"name": "epctl.build.list", "version": 1}, "list": listing}
+        return options.emit(dump(whole).decode() if format == "json" else _list(listing), output)
+    with _bar() as step:
+        built = building.build(request, step)
+    for notice in built.notices:
+        typer.echo(f"note: {notice}", err=True)
+    whole = {"schema": {"name": "epctl.build", "version": 1}, "build": built}
+    options.emit(dump(whole).decode() if format == "json" else _text(built), output)
+    private = not all(built.cache and row.path.startswith(built.cache) for row in built.rows)
+    raise typer.Exit(1 if private else 0)
+
+
+def _split(words: list[str] | None) -> tuple[str, ...]:
+    """`--arch 90a,100a` and `--arch 90a --arch 100a` are the same."""
+    return tuple(part.strip() for word in words or () for part in word.split(",") if part.strip())
+
+
+@contextmanager
+def _bar() -> Iterator[Step]:
+    """A progress bar on standard error, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("compiling", total=None)
+        yield lambda done, count, what: progress.update(task, completed=done, total=count, description=what)
+
+
+def _text(built: Built) -> str:
+    from epctl.native.building import compilers_line
+
+    width = max(len(row.name) for row in built.rows)
+    lines = [f"{compilers_line(built)}, cache {built.cache or 'none'}"]
+    for row in built.rows:
+        registers = max((use.registers for use in row.kernels), default=0)
+        made = f"{len([use for use in row.kernels if use.registers])} kernels, at most {registers} registers, no spills"
+        how = "compiled" if row.built else "cached"
+        lines.append(
+            f"{row.name:{width}}  {how:8}  {row.bytes >> 10:5} KiB  {made if row.kernels else 'host extension'}"
+        )
+    fresh = sum(row.built for row in built.rows)
+    lines.append(f"{len(built.rows)} files: {fresh} compiled, {len(built.rows) - fresh} cached")
+    return "\n".join(lines) + "\n"
+
+
+def _list(listing: Listing) -> str:
+    lines = [f"cache {listing.cache or 'none: there is no home folder, and EPCTL_CACHE_DIR is not set'}"]
+    width = max((len(entry.name) for entry in listing.entries), default=0)
+    for entry in listing.entries:
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made_s))
+        built_with = ", ".join((*entry.compilers, *([f"NCCL {entry.nccl}"] if entry.nccl else ())))
+        lines.append(f"{entry.name:{width}}  {entry.bytes >> 10:5} KiB  {made}  {built_with}")
+    lines += [f"broken, is made anew when it is needed: {path}" for path in listing.broken]
+    lines.append(
+        f"{len(listing.entries)} entries" if listing.entries else "nothing is cached; epctl build compiles ahead"
+    )
+    return "\n".join(lines) + "\n"

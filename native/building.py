@@ -1,0 +1,151 @@
+"""Compiles ahead of time, on any machine: all kernels of the chosen ops and architectures, and the host extension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+from packaging.version import Version
+
+from epctl.native import families, host_extension, kernels, toolchain
+from epctl.native.cache import Cache
+from epctl.native.cache_entry import Entry
+from epctl.native.compilers import Gxx, Nvcc
+from epctl.native.ptxas import Use
+from epctl.native.toolchain import Toolchain
+
+
+class Request(Struct, frozen=True):
+    """What to compile."""
+
+    architectures: tuple[str, ...] = ()
+    """As the user writes them; all that the toolkit knows without any."""
+    ops: tuple[str, ...] = ()
+    """All without any."""
+
+
+class Row(Struct, frozen=True):
+    """One compiled thing."""
+
+    name: str
+    architecture: str
+    """90a; '' for the host extension."""
+    bytes: int
+    built: bool
+    """False when the cache had it."""
+    path: str
+    kernels: tuple[Use, ...] = ()
+
+
+class Built(Struct, frozen=True):
+    """What was compiled with what."""
+
+    nvcc: Nvcc
+    gxx: Gxx
+    cache: str
+    """Folder of the cache; '' where there is none."""
+    rows: tuple[Row, ...]
+    notices: tuple[str, ...]
+
+
+class Cached(Struct, frozen=True):
+    """One entry of the cache, as --list shows it."""
+
+    name: str
+    architecture: str
+    compilers: tuple[str, ...]
+    nccl: str
+    bytes: int
+    made_s: float
+    path: str
+
+
+class Listing(Struct, frozen=True):
+    """What is in the cache."""
+
+    cache: str
+    entries: tuple[Cached, ...]
+    broken: tuple[str, ...]
+    """Folders of entries that are not whole; they are made anew when they are needed."""
+
+
+Step = Callable[[int, int, str], None]
+"""Called with (done, all, what is ready)."""
+
+
+def build(request: Request, step: Step = lambda *_: None, cache: Cache | None = None) -> Built:
+    """Compiles what `request` names. Raises EpctlError for the first thing that cannot be compiled."""
+    cache = Cache() if cache is None else cache
+    chosen = families.select(request.ops)
+    host_extension.requirements()
+    names = tuple(dict.fromkeys(map(toolchain.architecture, request.architectures)))
+    tools = toolchain.find(names, with_nccl=any(family.with_nccl for family in chosen))
+    notices: list[str] = [f"passed over {text}" for text in (*tools.nvcc.passed_over, *tools.gxx.passed_over)]
+    if not names:
+        names = known(tools)
+        notices += [
+            f"CUDA {tools.nvcc.version} cannot compile for {name}" for name in toolchain.MIN_NVCC if name not in names
+        ]
+    wanted = kernels.wanted(chosen, names)
+    count, done = len(wanted) + 1, 0
+
+    def stepped(name: str) -> None:
+        nonlocal done
+        done += 1
+        step(done, count, name)
+
+    made = kernels.compile_all(wanted, tools, cache, lambda one: stepped(one.wanted.name))
+    rows = [_row(one) for one in made]
+    host = host_extension.build(cache, tools.gxx)
+    stepped(host_extension.NAME)
+    rows.append(_host_row(host))
+    notices += dict.fromkeys(text for text in (*(one.notice for one in made), host.notice) if text)
+    return Built(tools.nvcc, tools.gxx, _folder(cache), tuple(rows), tuple(notices))
+
+
+def known(tools: Toolchain) -> tuple[str, ...]:
+    """The architectures that the toolkit is new enough for. Raises EpctlError when it is too old for all."""
+    version = Version(tools.nvcc.version)
+    found = tuple(name for name, floor in toolchain.MIN_NVCC.items() if version >= Version(floor))
+    if not found:
+        toolchain.check_toolkit(tools.nvcc, min(toolchain.MIN_NVCC, key=lambda name: Version(toolchain.MIN_NVCC[name])))
+    return found
+
+
+def listing(cache: Cache | None = None) -> Listing:
+    """What the cache holds; no compiler is needed for it."""
+    cache = Cache() if cache is None else cache
+    found = tuple(_cached(entry) for entry in cache.entries())
+    return Listing(_folder(cache), found, tuple(map(str, cache.broken())))
+
+
+def compilers_line(built: Built) -> str:
+    """nvcc 13.0.88 (CUDA_HOME), g++ 13.3.0 (PATH)"""
+    return f"nvcc {built.nvcc.version} ({built.nvcc.origin}), g++ {built.gxx.version} ({built.gxx.origin})"
+
+
+def _folder(cache: Cache) -> str:
+    return str(cache.folder) if cache.folder is not None else ""
+
+
+def _row(one: kernels.Kernels) -> Row:
+    size = one.cubin.stat().st_size
+    return Row(one.wanted.name, one.wanted.architecture, size, one.built, str(one.cubin), one.uses)
+
+
+def _host_row(entry: Entry) -> Row:
+    path = entry.file(host_extension.file_name())
+    return Row(host_extension.NAME, "", path.stat().st_size, entry.built, str(path))
+
+
+def _cached(entry: Entry) -> Cached:
+    manifest = entry.manifest
+    return Cached(
+        manifest.name,
+        manifest.inputs.architecture,
+        manifest.inputs.compilers,
+        manifest.inputs.nccl,
+        sum(file.bytes for file in manifest.files.values()),
+        manifest.made_s,
+        str(entry.folder),
+    )

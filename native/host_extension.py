@@ -1,0 +1,110 @@
+"""The host extension: built with g++ and pybind11 at first use, for the interpreter that runs, and imported from the cache."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import sysconfig
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from epctl.core.errors import EpctlError
+from epctl.native import cache_key, compilers, toolchain
+from epctl.native.cache import Cache
+from epctl.native.cache_entry import Entry
+from epctl.native.cache_key import Inputs
+from epctl.native.compilers import Gxx
+from epctl.native.kernels import ROOT, run
+
+MODULE = "epctl_host"
+NAME = "host"
+SOURCES = ("host/module.cpp", "host/driver.cpp")
+FLAGS = ("-shared", "-fPIC", "-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+LIBRARIES = ("-ldl",)
+
+
+def pybind11_folders() -> tuple[str, str]:
+    """(folder of pybind11's headers, its version). Raises EpctlError where it is not installed."""
+    try:
+        import pybind11
+    except ImportError as error:
+        raise EpctlError(
+            "pybind11 is not installed",
+            f"the host extension is made with it ({error})",
+            "pip install 'epctl[gpu]', or pip install pybind11",
+            exit_code=4,
+        ) from None
+    return pybind11.get_include(), pybind11.__version__
+
+
+def python_include() -> str:
+    """Folder of Python.h. Raises EpctlError where the interpreter came without."""
+    folder = sysconfig.get_path("include")
+    if not Path(folder, "Python.h").is_file():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise EpctlError(
+            "Python's headers are not installed",
+            f"{folder} has no Python.h",
+            f"install them (apt install python{version}-dev, dnf install python{version}-devel)",
+            exit_code=4,
+        )
+    return folder
+
+
+def requirements() -> None:
+    """Raises EpctlError when pybind11 or Python's headers are missing: better before minutes of compiling than after."""
+    pybind11_folders()
+    python_include()
+
+
+def file_name() -> str:
+    """epctl_host.cpython-312-x86_64-linux-gnu.so"""
+    return MODULE + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+
+
+def inputs(gxx: Gxx) -> Inputs:
+    """What the extension depends on."""
+    found: dict[str, str] = {}
+    for source in SOURCES:
+        found.update(cache_key.sources(ROOT / source, ROOT, ()))
+    _, version = pybind11_folders()
+    interpreter = f"{sys.implementation.name} {sys.version.split()[0]} {file_name()}"
+    return Inputs(
+        tuple(found.items()), (*FLAGS, *LIBRARIES), (f"g++ {gxx.version}", f"pybind11 {version}", interpreter)
+    )
+
+
+def build(cache: Cache, gxx: Gxx | None = None) -> Entry:
+    """The extension, out of the cache or compiled now. Raises EpctlError."""
+    gxx = compilers.find_gxx() if gxx is None else gxx
+    toolchain.check_gxx(gxx)
+    include, _ = pybind11_folders()
+    folders = (f"-isystem{include}", f"-isystem{python_include()}")
+    sources = tuple(str(ROOT / source) for source in SOURCES)
+
+    def compile_it(out: Path) -> None:
+        run((gxx.path, *FLAGS, *folders, *sources, "-o", str(out / file_name()), *LIBRARIES), NAME, out.parent)
+
+    return cache.get(NAME, inputs(gxx), compile_it)
+
+
+def load(cache: Cache | None = None) -> ModuleType:
+    """The extension as a module, built if need be. Raises EpctlError when it cannot be built or imported."""
+    if MODULE in sys.modules:
+        return sys.modules[MODULE]
+    path = str(build(Cache() if cache is None else cache).file(file_name()))
+    spec = importlib.util.spec_from_file_location(MODULE, path, loader=ExtensionFileLoader(MODULE, path))
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise EpctlError(
+            "the host extension cannot be imported",
+            f"{path}: {error}",
+            "a folder that is mounted noexec, or a newer libstdc++ at compile time; set EPCTL_CACHE_DIR, or use one compiler",
+        ) from None
+    sys.modules[MODULE] = module
+    return module

@@ -1,0 +1,88 @@
+"""`epctl build` compiles ahead, says what it did, and lists it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from epctl.native import building, cache
+from epctl.native.toolchain import Toolchain
+
+ROOT = Path(__file__).parents[2]
+
+
+def epctl(*argv: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    everything = {**os.environ, cache.VARIABLE: str(folder), **environ}
+    command = [sys.executable, "-W", "error", "-m", "epctl", "build", *argv]
+    return subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_build_and_list(tools: Toolchain, cache_folder: Path) -> None:
+    pytest.importorskip("pybind11", reason="pybind11 is not installed")
+    first = epctl("--arch", "sm_90a,100a", folder=cache_folder)
+    assert (first.returncode, first.stderr) == (0, "")
+    again = epctl("--op", "link", "--format", "json", folder=cache_folder)
+    document = json.loads(again.stdout)
+    assert document["schema"] == {"name": "epctl.build", "version": 1}
+    rows = document["build"]["rows"]
+    assert [row["built"] for row in rows] == [False] * len(rows)
+    assert {row["architecture"] for row in rows} == {"90a", "100a", ""}
+    listed = epctl("--list", folder=cache_folder).stdout
+    for row in rows:
+        assert row["name"] in first.stdout
+        assert row["name"] in listed
+    assert f"nvcc {tools.nvcc.version}" in listed
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (("--arch", "80"), "before Hopper"),
+        (("--op", "x"), "there are kernels for link"),
+        (("--format", "x"), "it may be"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(tmp_path: Path, argv: tuple[str, ...], why: str) -> None:
+    done = epctl(*argv, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    if Path("/usr/local/cuda").exists() and os.access("/usr/local/cuda/bin/nvcc", os.X_OK):
+        pytest.skip("the compiler of /usr/local/cuda is always found")
+    done = epctl(folder=tmp_path, PATH=str(tmp_path), CUDA_HOME="", CUDA_PATH="")
+    assert done.returncode == 4
+    assert "there is no CUDA compiler" in done.stderr
+
+
+def test_list_needs_no_compiler(tmp_path: Path) -> None:
+    done = epctl("--list", folder=tmp_path, PATH=str(tmp_path))
+    assert done.returncode == 0
+    assert "nothing is cached" in done.stdout
+    (tmp_path / "v1" / "link-x").mkdir(parents=True)
+    told = json.loads(epctl("--list", "--format", "json", folder=tmp_path).stdout)
+    assert told["list"]["broken"] == [str(tmp_path / "v1" / "link-x")]
+    shutil.rmtree(tmp_path / "v1")
+
+
+def test_a_toolkit_that_knows_one_architecture_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from epctl.core.errors import EpctlError
+    from epctl.native.compilers import Gxx, Nvcc
+
+    def with_nvcc(version: str) -> Toolchain:
+        return Toolchain(Nvcc("/n", "/h", version, "CUDA_HOME"), Gxx("/g", "12.2.0", "PATH"))
+
+    assert building.known(with_nvcc("12.4.1")) == ("90a",)
+    assert building.known(with_nvcc("13.0.88")) == ("90a", "100a")
+    with pytest.raises(EpctlError, match="too old for sm_90a"):
+        building.known(with_nvcc("11.8.0"))
