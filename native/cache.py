@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from epctl.native import locks, private
 from epctl.native.cache_entry import Build, Entry, Manifest, load, make, stem_of
 from epctl.native.cache_key import Inputs
@@ -88,6 +90,16 @@ class Cache:
             manifest = _run(root, temporary, name, inputs, build)
             with _writing(root):
                 return _published(root, temporary / "out", stem, manifest)
+
+    def like(self, name: str, inputs: Inputs) -> Entry | None:
+        """A whole entry that was made from `inputs` with compilers of any version, the newest of several: for a node that has no
+        compiler, and a cache that was filled elsewhere."""
+        found = [
+            entry
+            for entry in self.entries()
+            if entry.manifest.name == name and replace(entry.manifest.inputs, compilers=inputs.compilers) == inputs
+        ]
+        return max(found, key=lambda entry: entry.manifest.made_s, default=None)
 
     def entries(self) -> list[Entry]:
         """All entries that are whole, by name."""

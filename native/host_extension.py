@@ -63,37 +63,45 @@ def file_name() -> str:
     return MODULE + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 
 
-def inputs(gxx: Gxx) -> Inputs:
-    """What the extension depends on."""
+def inputs(used: tuple[str, ...]) -> Inputs:
+    """What the extension depends on; `used`: compiler and pybind11 with their versions."""
     found: dict[str, str] = {}
     for source in SOURCES:
         found.update(cache_key.sources(ROOT / source, ROOT, ()))
-    _, version = pybind11_folders()
     interpreter = f"{sys.implementation.name} {sys.version.split()[0]} {file_name()}"
-    return Inputs(
-        tuple(found.items()), (*FLAGS, *LIBRARIES), (f"g++ {gxx.version}", f"pybind11 {version}", interpreter)
-    )
+    return Inputs(tuple(found.items()), (*FLAGS, *LIBRARIES, interpreter), used)
 
 
 def build(cache: Cache, gxx: Gxx | None = None) -> Entry:
     """The extension, out of the cache or compiled now. Raises EpctlError."""
     gxx = compilers.find_gxx() if gxx is None else gxx
     toolchain.check_gxx(gxx)
-    include, _ = pybind11_folders()
+    include, version = pybind11_folders()
     folders = (f"-isystem{include}", f"-isystem{python_include()}")
     sources = tuple(str(ROOT / source) for source in SOURCES)
 
     def compile_it(out: Path) -> None:
         run((gxx.path, *FLAGS, *folders, *sources, "-o", str(out / file_name()), *LIBRARIES), NAME, out.parent)
 
-    return cache.get(NAME, inputs(gxx), compile_it)
+    return cache.get(NAME, inputs((f"g++ {gxx.version}", f"pybind11 {version}")), compile_it)
+
+
+def obtain(cache: Cache) -> Entry:
+    """`build`, or what another node has built where the means are missing here. Raises EpctlError when there is neither."""
+    try:
+        return build(cache)
+    except EpctlError:
+        entry = cache.like(NAME, inputs(()))
+        if entry is None:
+            raise
+        return entry
 
 
 def load(cache: Cache | None = None) -> ModuleType:
     """The extension as a module, built if need be. Raises EpctlError when it cannot be built or imported."""
     if MODULE in sys.modules:
         return sys.modules[MODULE]
-    path = str(build(Cache() if cache is None else cache).file(file_name()))
+    path = str(obtain(Cache() if cache is None else cache).file(file_name()))
     spec = importlib.util.spec_from_file_location(MODULE, path, loader=ExtensionFileLoader(MODULE, path))
     if spec is None or spec.loader is None:
         raise ImportError(path)

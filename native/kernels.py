@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from epctl.core.errors import EpctlError
 from epctl.native import cache_key, ptxas, toolchain
@@ -17,6 +17,7 @@ from epctl.native.cache import Cache
 from epctl.native.cache_entry import Entry
 from epctl.native.cache_key import Inputs
 from epctl.native.families import Family, Variant
+from epctl.native.nccl import Nccl
 from epctl.native.ptxas import Use
 from epctl.native.toolchain import Toolchain
 
@@ -60,28 +61,42 @@ def wanted(families: tuple[Family, ...], architectures: tuple[str, ...]) -> tupl
     )
 
 
-def inputs(one: Wanted, tools: Toolchain) -> Inputs:
-    """What the cubin depends on."""
-    found = cache_key.sources(ROOT / one.family.source, ROOT, (INCLUDE,))
-    compilers = (f"nvcc {tools.nvcc.version}", f"g++ {tools.gxx.version}")
-    return Inputs(found, (*FLAGS, *_defines(one.variant)), compilers, _nccl(one.family, tools), one.architecture)
+def inputs(one: Wanted, found: Nccl | None, used: tuple[str, ...]) -> Inputs:
+    """What the cubin depends on; `used`: compilers with their versions."""
+    sources = cache_key.sources(ROOT / one.family.source, ROOT, (INCLUDE,))
+    return Inputs(sources, (*FLAGS, *_defines(one.variant)), used, _nccl(one.family, found), one.architecture)
 
 
 def _defines(variant: Variant) -> tuple[str, ...]:
     return tuple(f"-D{name}={value}" for name, value in variant.defines)
 
 
-def _nccl(family: Family, tools: Toolchain) -> str:
+def _nccl(family: Family, found: Nccl | None) -> str:
     if not family.with_nccl:
         return ""
-    if tools.nccl is None:
+    if found is None:
         raise ValueError(f"{family.name} needs a toolchain with NCCL")
-    return f"headers {tools.nccl.headers.version}, library {tools.nccl.library.version}"
+    return f"headers {found.headers.version}, library {found.library.version}"
+
+
+def obtain(one: Wanted, cache: Cache, *, with_torch: bool = False) -> Kernels:
+    """The cubin at first use: compiled, or out of a cache that was filled by another node when there is no compiler here. Raises
+    EpctlError when there is neither, or when NCCL does not fit. `with_torch`: PyTorch shares the process."""
+    found = toolchain.find_nccl(with_torch=with_torch) if one.family.with_nccl else None
+    try:
+        tools = structs.replace(toolchain.find((one.architecture,)), nccl=found)
+    except EpctlError:
+        entry = cache.like(one.name, inputs(one, found, ()))
+        if entry is None:
+            raise
+        return _kernels(one, entry)
+    return compile_one(one, tools, cache)
 
 
 def compile_one(one: Wanted, tools: Toolchain, cache: Cache) -> Kernels:
     """The cubin, out of the cache or compiled now. Raises EpctlError when it does not compile, or uses local memory."""
-    entry = cache.get(one.name, inputs(one, tools), lambda out: _compile(one, tools, out))
+    used = (f"nvcc {tools.nvcc.version}", f"g++ {tools.gxx.version}")
+    entry = cache.get(one.name, inputs(one, tools.nccl, used), lambda out: _compile(one, tools, out))
     return _kernels(one, entry)
 
 

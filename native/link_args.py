@@ -20,8 +20,8 @@ _PING_PONG = struct.Struct("<QQQQQIIQQII")
 def bulk_shared_bytes(row_bytes: int, block_threads: int) -> int:
     """Dynamic shared memory of epctl_link_bulk_copy. The kernel does not compile when it counts otherwise."""
     slot = -(-row_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
-    warps = min(block_threads // _WARP_THREADS, MAX_SHARED_BYTES // (STAGES * slot))
-    if row_bytes <= 0 or row_bytes % VECTOR_BYTES or warps < 1:
+    warps = min(block_threads // _WARP_THREADS, MAX_SHARED_BYTES // (STAGES * slot)) if row_bytes > 0 else 0
+    if row_bytes % VECTOR_BYTES or warps < 1:
         raise ValueError(f"rows of {row_bytes} bytes: a multiple of {VECTOR_BYTES}, two of them in shared memory")
     return warps * STAGES * slot
 

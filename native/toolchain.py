@@ -42,12 +42,15 @@ def find(architectures: tuple[str, ...], *, with_nccl: bool = False, with_torch:
     for name in architectures:
         check_toolkit(nvcc, architecture(name))
     check_host(nvcc, gxx)
-    if not with_nccl:
-        return Toolchain(nvcc, gxx)
+    return Toolchain(nvcc, gxx, find_nccl(with_torch=with_torch) if with_nccl else None)
+
+
+def find_nccl(*, with_torch: bool) -> Nccl:
+    """Checked headers and library. `with_torch`: PyTorch shares the process. Raises EpctlError."""
     found = nccl.find()
     check_headers(found)
     check_one_library(found, with_torch=with_torch)
-    return Toolchain(nvcc, gxx, found)
+    return found
 
 
 def architecture(text: str) -> str:

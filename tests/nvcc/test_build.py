@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from epctl.native import building, cache
+from epctl import cli
+from epctl.native import building, cache, compilers
 from epctl.native.toolchain import Toolchain
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,18 @@ def epctl(*argv: str, folder: Path, **environ: str) -> subprocess.CompletedProce
     everything = {**os.environ, cache.VARIABLE: str(folder), **environ}
     command = [sys.executable, "-W", "error", "-m", "epctl", "build", *argv]
     return subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True, check=False)
+
+
+def on_a_terminal(folder: Path) -> bytes:
+    """What a build writes to a terminal on standard error."""
+    ours, theirs = pty.openpty()
+    everything = {**os.environ, cache.VARIABLE: str(folder), "TERM": "xterm"}
+    command = [sys.executable, "-m", "epctl", "build"]
+    subprocess.run(command, cwd=ROOT, env=everything, stdout=subprocess.DEVNULL, stderr=theirs, check=True)
+    os.close(theirs)
+    told = os.read(ours, 1 << 16)
+    os.close(ours)
+    return told
 
 
 @pytest.mark.nvcc
@@ -35,6 +49,7 @@ def test_build_and_list(tools: Toolchain, cache_folder: Path) -> None:
     rows = document["build"]["rows"]
     assert [row["built"] for row in rows] == [False] * len(rows)
     assert {row["architecture"] for row in rows} == {"90a", "100a", ""}
+    assert f"{len(rows)}/{len(rows)}".encode() in on_a_terminal(cache_folder)
     listed = epctl("--list", folder=cache_folder).stdout
     for row in rows:
         assert row["name"] in first.stdout
@@ -57,12 +72,25 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path, argv: tuple[str, ...], 
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_no_compiler(tmp_path: Path) -> None:
-    if Path("/usr/local/cuda").exists() and os.access("/usr/local/cuda/bin/nvcc", os.X_OK):
-        pytest.skip("the compiler of /usr/local/cuda is always found")
-    done = epctl(folder=tmp_path, PATH=str(tmp_path), CUDA_HOME="", CUDA_PATH="")
-    assert done.returncode == 4
-    assert "there is no CUDA compiler" in done.stderr
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pybind11", reason="pybind11 is not installed")
+    monkeypatch.setattr(compilers, "_toolkits", lambda: iter(()))
+    monkeypatch.setattr(sys, "argv", ["epctl", "build"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 4
+    assert "there is no CUDA compiler" in capsys.readouterr().err
+
+
+def test_without_pybind11_nothing_is_compiled_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pybind11", None)
+    monkeypatch.setattr(sys, "argv", ["epctl", "build"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 4
+    assert "pybind11 is not installed" in capsys.readouterr().err
 
 
 def test_list_needs_no_compiler(tmp_path: Path) -> None:

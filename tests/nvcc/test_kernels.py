@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epctl.core.errors import EpctlError
-from epctl.native import kernels
+from epctl.native import compilers, kernels
 from epctl.native.cache import Cache
 from epctl.native.families import FAMILIES, Family, Variant
 from epctl.native.kernels import Wanted
@@ -55,7 +55,11 @@ def test_machine_code_has_the_instructions_that_it_is_about(
 
 
 BAD = {
-    "stack": "extern \"C\" __global__ void bad(int *p) { int a[64]; for (int i = 0; i < 64; ++i) a[i] = p[i]; p[0] = a[p[1] & 63]; }",
+    "stack": """extern "C" __global__ void bad(int *p) {
+        int a[64] = {};
+        for (int i = 0; i < 64; ++i) a[p[i] & 63] += i;
+        for (int i = 0; i < 64; ++i) p[i] = a[i];
+    }""",
     "spill": """extern "C" __global__ void __launch_bounds__(1024, 2) bad(float *p) {
         float v[128];
         #pragma unroll
@@ -103,3 +107,17 @@ def test_options_of_the_environment_do_not_count(
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "--no-such-option")
     assert kernels.compile_one(one, tools, Cache(tmp_path / "cache")).built
     assert list((tmp_path / "cache" / "v1" / ".tmp").iterdir()) == []
+
+
+def test_a_node_without_a_compiler_takes_what_another_one_compiled(
+    tools: Toolchain, cache_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = kernels.compile_one(ALL[0], tools, Cache(cache_folder))
+    assert kernels.obtain(ALL[0], Cache(cache_folder)).cubin == made.cubin
+    monkeypatch.setattr(compilers, "_toolkits", lambda: iter(()))
+    found = kernels.obtain(ALL[0], Cache(cache_folder))
+    assert (found.cubin, found.built) == (made.cubin, False)
+    monkeypatch.setattr(kernels, "FLAGS", (*kernels.FLAGS, "-G"))
+    for folder in (cache_folder, tmp_path):
+        with pytest.raises(EpctlError, match="no CUDA compiler"):
+            kernels.obtain(ALL[0], Cache(folder))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from epctl.core.errors import EpctlError
 from epctl.native import cache, locks, private
@@ -385,3 +386,15 @@ def test_names(tmp_path: Path) -> None:
     for name in ("", "../x", "a.b", "A"):
         with pytest.raises(ValueError, match=r"^"):
             Cache(tmp_path).get(name, INPUTS, Compiler())
+
+
+def test_like(tmp_path: Path) -> None:
+    store = Cache(tmp_path)
+    store.get(NAME, INPUTS, Compiler())
+    newer = store.get(NAME, replace(INPUTS, compilers=("nvcc 13.1",)), Compiler())
+    found = store.like(NAME, replace(INPUTS, compilers=()))
+    assert found is not None
+    assert found.folder == newer.folder
+    for field, value in (("flags", ()), ("nccl", "2.32.3"), ("architecture", "100a"), ("sources", ()), ("version", 0)):
+        assert store.like(NAME, replace(INPUTS, **{field: value})) is None
+    assert store.like("b", INPUTS) is None

@@ -34,12 +34,21 @@ int cuDevicePrimaryCtxRetain(void** c, int d) { *c = (void*)(long)(100 + d); std
 int cuDevicePrimaryCtxRelease_v2(int d) { std::printf("release %d\n", d); std::fflush(stdout); return 0; }
 int cuCtxPushCurrent_v2(void*) { ++depth; return 0; }
 int cuCtxPopCurrent_v2(void** c) { *c = nullptr; --depth; return 0; }
-int cuModuleLoadData(void** m, const void* p) { std::printf("load %s\n", (const char*)p); *m = (void*)7; return fails("cuModuleLoadData"); }
+int cuModuleLoadData(void** m, const void* p) {
+    std::printf("load %s\n", (const char*)p);
+    *m = (void*)7;
+    return fails("cuModuleLoadData");
+}
 int cuModuleUnload(void*) { std::printf("unload %d\n", depth); return 0; }
-int cuModuleGetFunction(void** f, void*, const char* n) { *f = (void*)8; std::printf("function %s\n", n); return fails("cuModuleGetFunction"); }
+int cuModuleGetFunction(void** f, void*, const char* n) {
+    *f = (void*)8;
+    std::printf("function %s\n", n);
+    return fails("cuModuleGetFunction");
+}
 int cuFuncGetAttribute(int* v, int a, void*) { *v = a + 1; return 0; }
 int cuFuncSetAttribute(void*, int a, int v) { std::printf("set %d %d\n", a, v); return fails("cuFuncSetAttribute"); }
-int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned s, void* q, void** p, void** e) {
+typedef unsigned U;
+int cuLaunchKernel(void* f, U gx, U gy, U gz, U bx, U by, U bz, U s, void* q, void** p, void** e) {
     std::printf("launch %ld grid %u %u %u block %u %u %u shared %u stream %ld arguments %s extra %d depth %d\n", (long)f, gx, gy, gz, bx,
                 by, bz, s, (long)q, (const char*)p[0], e != nullptr, depth);
     return fails("cuLaunchKernel");
@@ -137,6 +146,18 @@ def test_without_pybind11(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     with pytest.raises(EpctlError, match="pybind11 is not installed") as caught:
         host_extension.build(Cache(tmp_path))
     assert caught.value.exit_code == 4
+
+
+def test_what_another_node_built_is_used_where_there_is_no_compiler(
+    cache: Path, driver: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = host_extension.build(Cache(cache))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("NVCC_CCBIN", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    assert host_extension.obtain(Cache(cache)).folder == built.folder
+    with pytest.raises(EpctlError, match="no host compiler"):
+        host_extension.obtain(Cache(tmp_path))
 
 
 def test_without_headers_of_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
