@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,15 +77,61 @@ def list_samples(format: str, output: Path | None) -> None:  # noqa: A002
 def emit(text: str, output: Path | None) -> None:
     """Writes `text` to the file, or to standard output as UTF-8 whatever the locale."""
     if output is None:
+        return _print(text)
+    try:
+        return _write(text.encode("utf-8", "replace"), output)
+    except (OSError, ValueError) as error:
+        raise EpctlError(
+            f"{output} could not be written",
+            str(getattr(error, "strerror", None) or error),
+            "give another place with --output",
+        ) from None
+
+
+def _write(raw: bytes, output: Path) -> None:
+    """A file appears whole or not at all, so that a full disk does not cost the old one; devices and pipes are written to."""
+    output = output.resolve()
+    old = output.stat() if output.exists() else None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        output.write_bytes(raw)
+        return
+    handle, half = tempfile.mkstemp(prefix=".epctl-", suffix=".part", dir=output.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(raw)
+            os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode) if old is not None else 0o666 & ~_umask())
+        Path(half).replace(output)
+    except BaseException:
+        with suppress(OSError):
+            Path(half).unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _print(text: str) -> None:
+    try:
         sys.stdout.buffer.write(text.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
-        return
-    try:
-        output.write_text(text, "utf-8")
+    except BrokenPipeError:  # its reader has seen enough; the exit code stays the report's
+        _drop_standard_output()
     except OSError as error:
-        raise EpctlError(
-            f"{output} could not be written", str(error.strerror or error), "give another place with --output"
-        ) from None
+        _drop_standard_output()
+        why = str(error.strerror or error)
+        todo = "make room, or give another place with --output"
+        raise EpctlError("standard output could not be written", why, todo, exit_code=4) from None
+
+
+def _drop_standard_output() -> None:
+    """What is left in the buffer would fail once more, with a traceback, when Python ends."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def choice(value: str, allowed: tuple[str, ...], option: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epctl.commands import options
+from epctl.commands import options, plan_output
 
 if TYPE_CHECKING:
     from epctl.commands.plan_files import Sources
@@ -159,20 +160,34 @@ def plan(
     given = {name: value for name, value in locals().items() if name not in _NOT_ASKED}
     options.choice(format, FORMATS, "--format")
     if "list" in (sample, hardware):
-        listing = options.list_samples if sample == "list" else _list_hardware
+        listing = options.list_samples if sample == "list" else plan_output.list_hardware
         return listing(format, output)
+    with plan_output.errors_told(format):
+        text, ending = _planned(given, sweep or [], against, python, format, output)
+    options.emit(text, output)
+    return ending()
+
+
+def _planned(
+    given: dict[str, Any],
+    sweep: list[str],
+    against: str | None,
+    python: str | None,
+    format: str,  # noqa: A002
+    output: Path | None,
+) -> tuple[str, Callable[[], None]]:
+    """What is printed, and how the command ends after that."""
     from epctl.commands.plan_files import load
     from epctl.model.plan.request import request_of, sweep_of
 
-    request, series = request_of(given), sweep_of(sweep or ())
+    request, series = request_of(given), sweep_of(sweep)
     if against is not None:
         options.choice(against, ("deep_ep",), "--against")
     sources = load(request, series)
     if series.fields or format == "csv":
         return _rows(request, series, sources, format, output)
     report = _report(request, sources, against, python)
-    options.emit(_rendered(report, format, output), output)
-    return _end(report)
+    return _rendered(report, format, output), lambda: _end(report)
 
 
 _NOT_ASKED = ("sweep", "against", "python", "format", "output")
@@ -224,16 +239,27 @@ def _look(output: Path | None) -> Look:
 
 def _end(report: PlanReport) -> None:
     """Ends with the code that the plan asks for; a number of GPUs that the kernels do not take is bad input."""
+    from msgspec import UNSET, UnsetType
+
     from epctl.model.plan.chosen import group_refusal
     from epctl.model.plan.types import EpFamily
 
     refusal = group_refusal(report.ep) if isinstance(report.ep, EpFamily) else None
     if refusal is not None:
+        near = report.ep.nearest if isinstance(report.ep, EpFamily) else UNSET
+        if not isinstance(near, UnsetType) and "mode" not in {change.name for change in near.changes}:
+            refusal.todo = f"give --nodes {near.num_nodes}"
         raise refusal
     raise typer.Exit(0 if report.fits else 1)
 
 
-def _rows(request: Request, series: Sweep, sources: Sources, format: str, output: Path | None) -> None:  # noqa: A002
+def _rows(
+    request: Request,
+    series: Sweep,
+    sources: Sources,
+    format: str,  # noqa: A002
+    output: Path | None,
+) -> tuple[str, Callable[[], None]]:
     import gc
 
     from epctl.model.plan.sweep import rows
@@ -254,9 +280,12 @@ def _rows(request: Request, series: Sweep, sources: Sources, format: str, output
     if all(row.plan.status == "error" for row in found):
         first: Any = found[0].plan
         raise RefusalError(first.error_code, first.what, first.why, first.todo)
-    options.emit(text, output)
-    if not series.fields:
-        raise typer.Exit(0 if getattr(found[0].plan, "fits", True) else 1)
+    code = 0 if series.fields or getattr(found[0].plan, "fits", True) else 1
+    return text, lambda: _exit(code)
+
+
+def _exit(code: int) -> None:
+    raise typer.Exit(code)
 
 
 def _table(found: list[Any], format: str, output: Path | None) -> str:  # noqa: A002
@@ -268,20 +297,3 @@ def _table(found: list[Any], format: str, output: Path | None) -> str:  # noqa: 
     if format == "json":
         return table.json_text(found, __version__)
     return table.markdown(found) if format == "markdown" else table.text(found, _look(output))
-
-
-def _list_hardware(format: str, output: Path | None) -> None:  # noqa: A002
-    from epctl.core.jsontext import dump
-    from epctl.model.hardware import hardware, hardware_names
-
-    profiles = {name: hardware(name) for name in hardware_names()}
-    if format == "json":
-        whole = {"schema": {"name": "epctl.hardware", "version": 1}, "hardware": profiles}
-        return options.emit(dump(whole).decode(), output)
-    lines = []
-    for name, profile in profiles.items():
-        nic = profile.nic.title if profile.nic is not None else "no RDMA"
-        lines.append(
-            f"{name:22} {profile.gpus_per_node} x {profile.gpu.title}; {profile.nics_per_gpu:g} a GPU: {nic}\n"
-        )
-    return options.emit("".join(lines), output)

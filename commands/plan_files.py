@@ -27,7 +27,7 @@ class Sources(NamedTuple):
 
 def load(request: Request, series: Sweep) -> Sources:
     """Everything that the request and its sweep name. Raises EpctlError for what cannot be read."""
-    files = Files(readings={}, traces={}, calibrations={}, memo={})
+    files = Files(readings={}, traces={}, calibrations={}, notes={}, memo={})
     named = {field: _every(field, request, series) for field in ("from_", "sample", "gate", "calibration")}
     for name in named["from_"]:
         from epctl.probes import load as loading
@@ -43,7 +43,10 @@ def load(request: Request, series: Sweep) -> Sources:
         from epctl.probes import gate_trace
 
         if gate_trace.is_trace(name):
-            files.traces[name] = gate_trace.read_rows(Path(name))
+            found = gate_trace.read_trace(Path(name))
+            files.traces[name] = found.rows
+            if found.note:
+                files.notes[name] = f"Trace {name}: {found.note}."
     for name in named["calibration"]:
         files.calibrations[name] = _calibration(Path(name))
     return Sources(files, sample)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from epctl import __version__
-from epctl.commands import build, capture, doctor, plan, probe, schema
+from epctl.commands import build, capture, doctor, ending, plan, probe, schema
 from epctl.core.errors import EpctlError
 
 app = typer.Typer(
@@ -44,6 +44,8 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     if debug:
         sys.argv = [sys.argv[0], "--debug", *(word for word in sys.argv[1:] if word != "--debug")]
+    ending.open_streams()
+    ending.on_signals()
     try:
         app()
     except EpctlError as error:
@@ -54,3 +56,5 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    finally:
+        ending.end_children()

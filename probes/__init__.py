@@ -45,6 +45,8 @@ def take(source: Source, origin: Origin, *, active: bool = True, taken_at: str =
     threads = {name: _start(name, once, done) for name in wanted}
     begin = time.monotonic()
     for name, thread in threads.items():
+        if thread is None:
+            continue
         limit = ACTIVE_LIMIT_S if name == "active" else STATIC_LIMIT_S
         thread.join(max(0.0, begin + limit - time.monotonic()))
     areas = {
@@ -57,8 +59,9 @@ def take(source: Source, origin: Origin, *, active: bool = True, taken_at: str =
     return Snapshot(origin=origin, taken_at=moment, epctl_version=__version__, **areas)
 
 
-def _start(name: str, source: Source, done: dict[str, Any]) -> threading.Thread:
-    """A daemon thread: one that is stuck in a kernel call must not keep the program from ending."""
+def _start(name: str, source: Source, done: dict[str, Any]) -> threading.Thread | None:
+    """A daemon thread: one that is stuck in a kernel call must not keep the program from ending. None when the system gives no
+    more threads; the area is empty then."""
 
     def work() -> None:
         try:
@@ -69,7 +72,11 @@ def _start(name: str, source: Source, done: dict[str, Any]) -> threading.Thread:
             )
 
     thread = threading.Thread(target=work, name=f"probe-{name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # the limit of processes or of memory
+        done[name] = _empty(name, Absent("failed", f"the probe of area {name} could not be started: {error}"))
+        return None
     return thread
 
 

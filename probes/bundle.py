@@ -7,11 +7,9 @@ commands/*.txt (raw outputs), documents/*.json. A bundle is read in memory, noth
 from __future__ import annotations
 
 import base64
-import gzip
-import io
 import re
-import tarfile
-import zlib
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +20,33 @@ from epctl.core.errors import EpctlError
 from epctl.core.fact import Absent
 from epctl.core.jsontext import dump
 from epctl.core.snapshot import Schema
+from epctl.probes import paths
+from epctl.probes.archive import (
+    AGAIN,
+    MAX_MEMBER_BYTES,
+    MAX_MEMBERS,
+    MAX_TOTAL_BYTES,
+    read_archive,
+    refused,
+    write_archive,
+)
 from epctl.probes.source import Output, Recording
 
-SCHEMA = Schema("epctl.bundle", 1)
-MAX_MEMBERS = 4000
-MAX_MEMBER_BYTES = 64 * 1024 * 1024
-MAX_TOTAL_BYTES = 256 * 1024 * 1024
-"""A bundle of an 8-GPU node is below 2 MB; these stop a decompression bomb."""
+__all__ = [
+    "AGAIN",
+    "MAX_MEMBERS",
+    "MAX_MEMBER_BYTES",
+    "MAX_TOTAL_BYTES",
+    "Bundle",
+    "Manifest",
+    "pack",
+    "read_archive",
+    "read_folder",
+    "unpack",
+    "write_archive",
+]
 
-_NAME = re.compile(r"(?:[A-Za-z0-9_.+=@-]{1,120}/){0,2}[A-Za-z0-9_.+=@-]{1,120}")
-AGAIN = "make one with `epctl capture -o FILE`"
+SCHEMA = Schema("epctl.bundle", 1)
 
 
 class Manifest(Struct, frozen=True):
@@ -82,13 +97,12 @@ def pack(bundle: Bundle) -> dict[str, bytes]:
     if bundle.snapshot:
         members["snapshot.json"] = bundle.snapshot
     commands: list[_Command] = []
+    used: Counter[str] = Counter()
     for argv, found in sorted(recording.commands.items()):
         if isinstance(found, Absent):
             commands.append(_Command(argv, absent=found))
             continue
-        member = f"commands/{_slug(argv)}.txt"
-        while member in members:
-            member = member.replace(".txt", "_.txt")
+        member = _member(_slug(argv), members, used)
         members[member] = found.stdout
         commands.append(_Command(argv, member, found.stderr.decode("utf-8", "replace"), found.code))
     files = {path: _pack_file(found) for path, found in sorted(recording.files.items())}
@@ -103,89 +117,24 @@ def pack(bundle: Bundle) -> dict[str, bytes]:
     return members
 
 
-def write_archive(members: dict[str, bytes], path: Path) -> None:
-    """Writes a .tar.gz with `members`; the same members give the same bytes. Raises EpctlError when it cannot be written."""
-    buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            info.mode = 0o644
-            archive.addfile(info, io.BytesIO(content))
-    half = path.with_name(path.name + ".part")
-    try:
-        half.write_bytes(buffer.getvalue())
-        half.replace(path)
-    except OSError as error:
-        half.unlink(missing_ok=True)
-        raise EpctlError(
-            f"{path} could not be written", str(error.strerror or error), "give another place with -o", exit_code=4
-        ) from None
-
-
-def read_archive(path: Path) -> dict[str, bytes]:
-    """Regular members of a .tar.gz. Refuses, with EpctlError, names that lead out of it, links, devices, and sizes past the limits."""
+def read_folder(path: Path, further: Collection[str] = ()) -> dict[str, bytes]:
+    """The members of a bundle that was unpacked into a folder, and the files there that `further` names. Other files and links
+    are left alone; the limits of archives hold."""
     members: dict[str, bytes] = {}
     total = 0
+    wanted = ("manifest.json", "snapshot.json", "index.json", *further)
     try:
-        with tarfile.open(path, mode="r|gz") as archive:
-            for info in archive:
-                _admit(path, info, members)
-                total += info.size
-                if total > MAX_TOTAL_BYTES:
-                    raise _refused(path, f"it unpacks to more than {MAX_TOTAL_BYTES >> 20} MiB")
-                stream = archive.extractfile(info) if info.isreg() else None
-                if stream is not None:
-                    members[info.name.removeprefix("./")] = stream.read(MAX_MEMBER_BYTES)
-    # TypeError: tarfile on Python 3.11 for a file of three bytes.
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, TypeError) as error:
-        raise _refused(path, f"it is no whole .tar.gz ({error or type(error).__name__})") from None
-    except OSError as error:
-        raise EpctlError(
-            f"{path} could not be read", str(error.strerror or error), "check the path and its permissions"
-        ) from None
-    return members
-
-
-def _admit(path: Path, info: tarfile.TarInfo, members: dict[str, bytes]) -> None:
-    name = info.name.removeprefix("./")
-    if info.isdir():
-        if name not in ("", ".") and (not _NAME.fullmatch(name) or ".." in name.split("/")):
-            raise _refused(path, f"its folder {info.name[:80]!r} leads out of it")
-        return
-    if info.issym() or info.islnk():
-        raise _refused(path, f"its member {info.name[:80]!r} is a link")
-    if not info.isreg():
-        raise _refused(path, f"its member {info.name[:80]!r} is neither a file nor a folder")
-    if not _NAME.fullmatch(name) or ".." in name.split("/"):
-        raise _refused(
-            path, f"the name of its member {info.name[:80]!r} leads out of it, or holds characters that no bundle has"
-        )
-    if info.size > MAX_MEMBER_BYTES:
-        raise _refused(path, f"its member {info.name[:80]!r} has {info.size} bytes; the limit is {MAX_MEMBER_BYTES}")
-    if name in members:
-        raise _refused(path, f"its member {info.name[:80]!r} comes twice")
-    if len(members) >= MAX_MEMBERS:
-        raise _refused(path, f"it has more than {MAX_MEMBERS} members")
-
-
-def read_folder(path: Path) -> dict[str, bytes]:
-    """Regular files of a folder, two levels deep, links left alone; the limits of archives hold."""
-    members: dict[str, bytes] = {}
-    total = 0
-    try:
-        for file in sorted((*path.iterdir(), *path.glob("commands/*"), *path.glob("documents/*"))):
+        inner = (*path.glob("commands/*.txt"), *path.glob("documents/*.json"))
+        for file in sorted((*(path / name for name in wanted), *inner)):
             if file.is_symlink() or not file.is_file():
                 continue
-            size = file.stat().st_size
-            total += size
-            if size > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES or len(members) >= MAX_MEMBERS:
-                raise _refused(path, f"{file.name} takes it past the limits of a bundle")
-            members[file.relative_to(path).as_posix()] = file.read_bytes()
+            content = paths.content(file, MAX_MEMBER_BYTES)
+            total += len(content)
+            if len(content) > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES or len(members) >= MAX_MEMBERS:
+                raise refused(path, f"{file.name} takes it past the limits of a bundle")
+            members[file.relative_to(path).as_posix()] = content
     except OSError as error:
-        raise EpctlError(
-            f"{path} could not be read", str(error.strerror or error), "check the path and its permissions"
-        ) from None
+        raise paths.unreadable(path, error, "check the path and its permissions") from None
     return members
 
 
@@ -249,9 +198,14 @@ def _pack_file(found: bytes | Absent) -> _File:
         return _File(base64=base64.b64encode(found).decode("ascii"))
 
 
+def _member(slug: str, members: dict[str, bytes], used: Counter[str]) -> str:
+    """A name for the output of a command that no other has; its length stays below what an archive admits."""
+    while True:
+        used[slug] += 1
+        member = f"commands/{slug}.txt" if used[slug] == 1 else f"commands/{slug}_{used[slug]}.txt"
+        if member not in members:
+            return member
+
+
 def _slug(argv: tuple[str, ...]) -> str:
     return re.sub(r"[^A-Za-z0-9.+=-]+", "_", "_".join(argv))[:100].strip("_.") or "command"
-
-
-def _refused(path: Path, why: str) -> EpctlError:
-    return EpctlError(f"{path} is refused as a bundle", why, AGAIN)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from epctl import __version__
 from epctl.core import snapshot as snapshots
-from epctl.core.errors import EpctlError
 from epctl.core.snapshot import Origin
-from epctl.probes import bundle, load, take
+from epctl.probes import archive, bundle, load, take
 from epctl.probes.redact import redact
-from epctl.probes.source import LiveSource, RecordedSource, RecordingSource
+from epctl.probes.source import LiveSource, RecordedSource, Recording, RecordingSource
+
+_DESCRIPTION = "description of the bundle"
 
 
 class Request(Struct, frozen=True):
@@ -23,6 +26,10 @@ class Request(Struct, frozen=True):
     description: str = ""
     active: bool = True
     python: str | None = None
+
+
+SWEEPS_THE_FABRIC = ("ibnetdiscover",)
+"""Asks every switch of the fabric: whoever wants its output in a bundle runs it knowingly."""
 
 
 class Made(Struct, frozen=True):
@@ -38,10 +45,7 @@ class Made(Struct, frozen=True):
 
 def capture(request: Request, path: Path | None = None, sample: str | None = None) -> Made:
     """Writes the bundle of this machine, or of an earlier bundle (`path`, `sample`), to `request.output`."""
-    if request.output.is_dir():
-        raise EpctlError(
-            f"{request.output} is a folder", "a bundle is one file", "give a file name that ends with .tar.gz"
-        )
+    archive.writable(request.output)
     if path is not None or sample is not None:
         old = load.bundle_at(path, sample)
         recording, taken_at, made_by_hand, description = (
@@ -52,28 +56,48 @@ def capture(request: Request, path: Path | None = None, sample: str | None = Non
         )
         redacted = old.manifest.redacted or request.redact
     else:
+        load.check_interpreter(request.python)
         source = RecordingSource(LiveSource(request.python))
         taken_at = take(source, Origin("live"), active=request.active).taken_at
+        _second_sources(source)
         recording, made_by_hand, description, redacted = source.recording, False, "", request.redact
+    description = request.description or description
+    name = request.output.name
     if request.redact:
-        recording = redact(recording)
-    node = take(
-        RecordedSource(recording), Origin("recorded", request.output.name, redacted, made_by_hand), taken_at=taken_at
-    )
+        recording, description = _redacted(recording, description)
+        # A file is often named after the node.
+        name = ""
+    node = take(RecordedSource(recording), Origin("recorded", name, redacted, made_by_hand), taken_at=taken_at)
     manifest = bundle.Manifest(
         taken_at=taken_at,
         epctl_version=__version__,
         redacted=redacted,
         hand_made=made_by_hand,
-        description=request.description or description,
+        description=description,
     )
     members = bundle.pack(bundle.Bundle(manifest, recording, snapshots.encode(node)))
-    bundle.write_archive(members, request.output)
+    size_bytes = archive.write_archive(members, request.output)
     return Made(
         str(request.output),
         redacted,
         len(recording.commands),
         len(recording.files),
         len(recording.documents),
-        request.output.stat().st_size,
+        size_bytes,
     )
+
+
+def _second_sources(source: RecordingSource) -> None:
+    """Outputs that the probes ask for only where NVML and sysfs are silent. A support case wants them beside each other."""
+    known = (*source.recording.commands, SWEEPS_THE_FABRIC)
+    missing = [argv for argv in load.PRINTED.values() if argv not in known]
+    with ThreadPoolExecutor(max(1, len(missing))) as pool:
+        for argv in missing:
+            pool.submit(source.run, *argv)
+
+
+def _redacted(recording: Recording, description: str) -> tuple[Recording, str]:
+    """Both without identifiers. The description goes in as a document: the names to replace in it are those of the recording."""
+    extended = msgspec.structs.replace(recording, documents={**recording.documents, _DESCRIPTION: description})
+    done = redact(extended)
+    return done, str(done.documents.pop(_DESCRIPTION))

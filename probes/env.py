@@ -10,7 +10,7 @@ from epctl.core.snapshot.gpu import Setting
 from epctl.core.snapshot.software import EnvArea
 from epctl.probes import documents
 from epctl.probes.collectors.environment import is_secret, is_wanted
-from epctl.probes.source import Source
+from epctl.probes.source import RecordingSource, Source
 
 SYSTEM_CONF = "/etc/nccl.conf"
 MAX_CONF_CHARS = 1023
@@ -63,6 +63,8 @@ def _conf(source: Source, user_path: str) -> tuple[Fact[tuple[Setting, ...]], tu
         if isinstance(raw, Absent):
             failure = failure if raw.absent == "not_found" else raw
             continue
+        if isinstance(source, RecordingSource):
+            source.recording.files[path] = told(raw)
         settings, remarks = parse_conf(raw, path)
         files.append(path)
         notes.extend(remarks)
@@ -73,6 +75,17 @@ def _conf(source: Source, user_path: str) -> tuple[Fact[tuple[Setting, ...]], tu
     if failure is not None:
         notes.append(f"one file of NCCL settings could not be read: {failure}")
     return tuple(Setting(name, value) for name, value in merged.items()), tuple(files), tuple(notes)
+
+
+def told(raw: bytes) -> bytes:
+    """The part of a file that a bundle keeps: settings that epctl wants and that are no secret. NCCL_CONF_FILE can name any
+    file of the machine."""
+    kept = []
+    for line in raw.decode("utf-8", "replace").replace("\0", "").split("\n"):
+        name, equals, value = line.partition("=")
+        if equals and _NAME.fullmatch(name.strip()) and is_wanted(name.strip()) and not is_secret(name, value.strip()):
+            kept.append(line + "\n")
+    return "".join(kept).encode()
 
 
 def parse_conf(raw: bytes, path: str) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
@@ -86,7 +99,7 @@ def parse_conf(raw: bytes, path: str) -> tuple[tuple[Setting, ...], tuple[str, .
         name, _, value = line.partition("=")
         name = name[:MAX_CONF_CHARS]
         if _NAME.fullmatch(name):
-            if not is_secret(name, value):
+            if is_wanted(name) and not is_secret(name, value):
                 found.setdefault(name, value[:MAX_CONF_CHARS].rstrip("\r"))
         elif _NAME.fullmatch(name.strip()):
             notes.append(f"{path}: NCCL does not see {name.strip()!r}, there are blanks around its name")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from epctl.core import snapshot as snapshots
 from epctl.core.errors import EpctlError
 from epctl.core.snapshot import Origin, Snapshot
-from epctl.probes import bundle, take
+from epctl.probes import bundle, paths, take
 from epctl.probes.readers import TOOLS
 from epctl.probes.source import LiveSource, Output, RecordedSource, Recording
 
@@ -17,37 +18,37 @@ MAX_SNAPSHOT_BYTES = 64 * 1024 * 1024
 
 def live(*, active: bool, python: str | None = None) -> Snapshot:
     """A snapshot of this machine. `python`: the interpreter whose packages are looked at."""
-    if python is not None and not Path(python).is_file():
+    check_interpreter(python)
+    return take(LiveSource(python), Origin("live"), active=active)
+
+
+def check_interpreter(python: str | None) -> None:
+    """Raises EpctlError when `python` is given and is no file."""
+    if python is not None and paths.kind_of(Path(python), "give the path of a Python program to --python") != "file":
         raise EpctlError(
             f"{python} is no interpreter", "there is no such file", "give the path of a Python program to --python"
         )
-    return take(LiveSource(python), Origin("live"), active=active)
 
 
 def from_path(path: Path) -> Snapshot:
     """The snapshot in a bundle (.tar.gz), a folder (a bundle unpacked, or raw tool outputs named TOOL.txt) or a snapshot file."""
-    if path.is_dir():
+    if _kind_given(path) == "folder":
         return _from_folder(path)
-    if not path.exists():
+    raw = paths.content(path, 1)
+    if raw == b"\x1f\x8b":
+        return _replay(bundle.unpack(bundle.read_archive(path), str(path)), "recorded", path.name)
+    return _recorded(path, path.name)
+
+
+def _kind_given(path: Path) -> Literal["file", "folder"]:
+    kind = paths.kind_of(path, "check the path given to --from")
+    if kind == "missing":
         raise EpctlError(f"{path} does not exist", "there is no such file or folder", "check the path given to --from")
-    if not path.is_file():
+    if kind == "other":
         raise EpctlError(
             f"{path} is neither a file nor a folder", "it is a device, pipe or socket", "give a bundle or a snapshot"
         )
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(2)
-            if head != b"\x1f\x8b" and path.stat().st_size > MAX_SNAPSHOT_BYTES:
-                raise EpctlError(
-                    f"{path} is refused",
-                    f"it is larger than {MAX_SNAPSHOT_BYTES >> 20} MiB, no snapshot is",
-                    bundle.AGAIN,
-                )
-    except OSError as error:
-        raise EpctlError(f"{path} could not be read", str(error.strerror or error), "check its permissions") from None
-    if head == b"\x1f\x8b":
-        return _replay(bundle.unpack(bundle.read_archive(path), str(path)), "recorded", path.name)
-    return _recorded(path.read_bytes(), path)
+    return kind
 
 
 def sample(name: str) -> Snapshot:
@@ -68,8 +69,8 @@ def bundle_at(path: Path | None, name: str | None) -> bundle.Bundle:
         with resources.as_file(resources.files("epctl") / "data" / "samples" / name) as folder:
             return bundle.unpack(bundle.read_folder(folder), name)
     assert path is not None  # noqa: S101 - the callers give one of the two
-    if path.is_dir():
-        members = bundle.read_folder(path)
+    if _kind_given(path) == "folder":
+        members = bundle.read_folder(path, RAW_NAMES)
         if "manifest.json" not in members:
             return bundle.Bundle(bundle.Manifest(), _raw_outputs(members))
         return bundle.unpack(members, str(path))
@@ -89,21 +90,25 @@ def _describe(manifest: bytes) -> str:
     return msgspec.json.decode(manifest, type=bundle.Manifest).description
 
 
-def _recorded(raw: bytes, path: Path) -> Snapshot:
+def _recorded(file: Path, name: str) -> Snapshot:
     import msgspec
 
-    found = snapshots.decode(raw, str(path))
+    raw = paths.content(file, MAX_SNAPSHOT_BYTES)
+    if len(raw) > MAX_SNAPSHOT_BYTES:
+        why = f"it is larger than {MAX_SNAPSHOT_BYTES >> 20} MiB, no snapshot is"
+        raise EpctlError(f"{file} is refused", why, bundle.AGAIN)
+    found = snapshots.decode(raw, str(file))
     return msgspec.structs.replace(
-        found, origin=Origin("recorded", path.name, found.origin.redacted, found.origin.hand_made)
+        found, origin=Origin("recorded", name, found.origin.redacted, found.origin.hand_made)
     )
 
 
 def _from_folder(path: Path) -> Snapshot:
-    if (path / "manifest.json").is_file():
+    if paths.kind_of(path / "manifest.json") == "file":
         return _replay(bundle.unpack(bundle.read_folder(path), str(path)), "recorded", path.name)
-    if (path / "snapshot.json").is_file():
-        return _recorded((path / "snapshot.json").read_bytes(), path)
-    recording = _raw_outputs(bundle.read_folder(path))
+    if paths.kind_of(path / "snapshot.json") == "file":
+        return _recorded(path / "snapshot.json", path.name)
+    recording = _raw_outputs(bundle.read_folder(path, RAW_NAMES))
     if not recording.commands:
         known = ", ".join(f"{tool}.txt" for tool in PRINTED)
         raise EpctlError(
@@ -120,6 +125,7 @@ PRINTED: dict[str, tuple[str, ...]] = {
     if command.split()[0] not in ("grep", "mlxconfig") and "=" not in command and tool != "nccl_topo_xml"
 }
 """Tools whose raw output, saved as TOOL.txt, stands for the command."""
+RAW_NAMES = tuple(f"{tool}.txt" for tool in PRINTED)
 
 
 def _raw_outputs(members: dict[str, bytes]) -> Recording:

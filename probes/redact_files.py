@@ -10,6 +10,7 @@ from epctl.probes.redactor import Redactor
 
 _ROUTE = re.compile(r"^(\S+\s+)([0-9A-F]{8})(\s+)([0-9A-F]{8})(?=\s)", re.M)
 _ADDRESS6 = re.compile(r"\b[0-9a-f]{32}\b")
+_BARE_GUID = re.compile(r"(?<![\w.])(?!0{4})[0-9a-fA-F]{16}(?!\w)", re.ASCII)
 _BUILDER = re.compile(r"\([^()\s@]*@[^()\s]*\)")
 _BOOT_WORDS = re.compile(
     r"(?:intel_|amd_)?iommu|pci|nvidia|nv_|hugepages|default_hugepagesz|transparent_hugepage|numa|mitigations|init_on_alloc"
@@ -58,6 +59,11 @@ def _host(redactor: Redactor, text: str) -> str:
     return redactor.host(text.strip()) + "\n"
 
 
+def _fabric(redactor: Redactor, text: str) -> str:
+    """ibnetdiscover: GUIDs stand there as bare hex digits too, even ones without a letter."""
+    return redactor.text(_BARE_GUID.sub(lambda found: redactor.guid(found[0]), text))
+
+
 FORMS: dict[str, Callable[[Redactor, str], str]] = {
     "/etc/hostname": _host,
     "/proc/sys/kernel/hostname": _host,
@@ -69,5 +75,6 @@ FORMS: dict[str, Callable[[Redactor, str], str]] = {
     "/proc/driver/nvidia/version": _builder,
     "dmesg": _kernel_log,
     "journalctl": _kernel_log,
+    "ibnetdiscover": _fabric,
 }
 """Path or tool → what replaces `Redactor.text` for it."""

@@ -7,34 +7,14 @@ interfaces share a subnet). Zero, loopback and link-local values keep their mean
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
-_HEX = "[0-9a-fA-F]"
-_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("uuid", re.compile(rf"(?<!{_HEX}){_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}(?!{_HEX})")),
-    ("long_mac", re.compile(rf"(?<![0-9a-fA-F:])(?:{_HEX}{{2}}:){{19}}{_HEX}{{2}}(?![0-9a-fA-F:])")),
-    ("mac", re.compile(rf"(?<![0-9a-fA-F:])(?:{_HEX}{{2}}:){{5}}{_HEX}{{2}}(?![0-9a-fA-F:])")),
-    ("gid", re.compile(rf"(?<![0-9a-fA-F:])(?:{_HEX}{{4}}:){{7}}{_HEX}{{4}}(?![0-9a-fA-F:])")),
-    ("guid", re.compile(rf"(?<![0-9a-fA-F:])(?:{_HEX}{{4}}:){{3}}{_HEX}{{4}}(?![0-9a-fA-F:])")),
-    ("ipv6", re.compile(rf"(?<![0-9a-zA-Z:.])(?:{_HEX}{{1,4}}:){{2,7}}(?::?{_HEX}{{1,4}}){{0,6}}(?![0-9a-zA-Z:.])")),
-    (
-        "ipv6_short",
-        re.compile(rf"(?<![0-9a-zA-Z:.]){_HEX}{{1,4}}::(?:{_HEX}{{1,4}}:){{0,5}}{_HEX}{{1,4}}(?![0-9a-zA-Z:.])"),
-    ),
-    ("hex32", re.compile(rf"(?<![0-9a-fA-Fx]){_HEX}{{32}}(?!{_HEX})")),
-    (
-        "hex16",
-        re.compile(rf"(?<=0x){_HEX}{{16}}(?!{_HEX})|(?<=[SHR]-){_HEX}{{16}}(?!{_HEX})"),
-    ),
-    ("ipv4", re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")),
-)
-_ANY = re.compile("|".join(f"(?P<{kind}>{pattern.pattern})" for kind, pattern in _PATTERNS))
-_SERIAL = re.compile(
-    r"""(?i)(serial(?:[ _]?number)?["']?\s*(?:\(SN\))?\s*[:=]\s*["']?(?:0x)?)([0-9A-Z][0-9A-Z-]{5,40})"""
-)
-HOME = re.compile(r"/(?:home|Users)/([A-Za-z0-9_.@-]{1,64})")
+from epctl.probes.redact_forms import ANY, PUBLIC_DOMAINS, SERIAL, VERSION_BEFORE
+
+HOME = re.compile(r"(/(?:home|Users)/)([A-Za-z0-9_@-](?:[A-Za-z0-9_.@-]{0,62}[A-Za-z0-9_@-])?)")
 USER_SETTINGS = ("USER", "LOGNAME", "SLURM_JOB_USER", "SUDO_USER", "SLURM_JOB_ACCOUNT")
 HOST_SETTINGS = (
     "HOSTNAME",
@@ -43,63 +23,163 @@ HOST_SETTINGS = (
     "SLURM_LAUNCH_NODE_IPADDR",
     "SLURM_SUBMIT_HOST",
     "SLURM_TOPOLOGY_ADDR",
+    "SLURM_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_STEP_NODELIST",
 )
+MAX_DEPTH = 100
+"""Levels of JSON below which nothing is kept; no collector nests a tenth of it."""
+_WITHHELD = "(withheld)"
 _COMMON = frozenset(
     ("localhost", "root", "ubuntu", "nvidia", "none", "user", "node", "unknown", "home", "shared", "admin")
 )
+_RUN = re.compile(r"[^\W_]+(?:[._@-]+[^\W_]+)*")
+_PART = re.compile(r"[^\W_]+")
+_DOMAIN = re.compile(r"(?:\.[A-Za-z][A-Za-z0-9-]*)*")
+_SYSTEM = re.compile(r"/(?:sys|proc|dev(?!/shm/)|usr|lib|lib64|bin|sbin)(?:/|$)")
+
+
+def is_address(text: str) -> bool:
+    """`text` is an IP address and no name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_system_path(path: str) -> bool:
+    """Names in such paths are the kernel's or the distribution's."""
+    return _SYSTEM.match(path) is not None
 
 
 class Redactor:
-    """One consistent replacement for one recording."""
+    """One consistent replacement for one recording. `words`: what readers, paths and keys need; a name that is such a word
+    (a user `dev`, a host `gpu`) is replaced where it can only be a name: below /home and as a whole value."""
 
-    def __init__(self, hosts: tuple[str, ...] = (), users: tuple[str, ...] = ()) -> None:
+    def __init__(self, hosts: tuple[str, ...] = (), users: tuple[str, ...] = (), words: Container[str] = ()) -> None:
         self._made: dict[str, dict[str, int]] = {}
-        self._names: list[tuple[re.Pattern[str], str, str]] = []
-        self._learn("host", hosts)
-        self._learn("user", users)
+        self._names: dict[str, str] = {}
+        self._longest = 0
+        for kind, names in (("host", hosts), ("user", users)):
+            for name in sorted(set(names), key=lambda entry: (-len(entry), entry)):
+                self._learn(kind, name.lower(), words)
 
-    def _learn(self, kind: str, names: tuple[str, ...]) -> None:
-        suffix = r"(?:\.[A-Za-z][A-Za-z0-9-]*)*" if kind == "host" else ""
-        for name in sorted(set(names), key=lambda entry: (-len(entry), entry)):
-            if len(name) >= 3 and name.lower() not in _COMMON and not re.fullmatch(r"[\d.:]+", name):
-                pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}{suffix}(?![A-Za-z0-9])")
-                self._names.append((pattern, kind, name))
+    def _learn(self, kind: str, name: str, words: Container[str]) -> None:
+        if len(name) < 3 or name in _COMMON or name in words or is_address(name) or not re.search(r"[^\W\d_]", name):
+            return
+        parts = list(_PART.finditer(name))
+        self._names.setdefault(name[parts[0].start() : parts[-1].end()], kind)
+        self._longest = max(self._longest, len(parts))
 
     def text(self, raw: str) -> str:
         """`raw` with every identifier replaced."""
-        for pattern, kind, name in self._names:
-            raw = pattern.sub(self._stand_in(kind, name), raw)
-        raw = _SERIAL.sub(lambda found: found.group(1) + self._stand_in("serial", found.group(2)), raw)
-        # One pass over all forms: a stand-in must not be taken for an identifier of the next form.
-        return _ANY.sub(lambda found: self._replace(str(found.lastgroup), found.group(0)), raw)
+        raw = HOME.sub(lambda found: found[1] + self.user(found[2]), raw)
+        if self._names:
+            raw = self._without_names(raw)
+        return self.forms(raw)
 
-    def tree(self, thing: Any) -> Any:  # noqa: ANN401
-        """JSON with every string, keys too, replaced; the value of a key that names a serial is one whatever its form."""
+    def path(self, raw: str) -> str:
+        """A path; what stands in a path of the system is no name of a user or host."""
+        return self.forms(raw) if is_system_path(raw) else self.text(raw)
+
+    def entry(self, folder: str, name: str) -> str:
+        """A name in `folder`; below /home it is a user's."""
+        if folder.rstrip("/") in ("/home", "/Users"):
+            return self.user(name)
+        return self.forms(name) if is_system_path(folder) else self.text(name)
+
+    def forms(self, raw: str) -> str:
+        """`raw` with everything replaced that its form gives away."""
+        raw = SERIAL.sub(lambda found: found.group(1) + self._stand_in("serial", found.group(2)), raw)
+        # One pass over all forms: a stand-in must not be taken for an identifier of the next form.
+        return ANY.sub(self._replace, raw)
+
+    def _without_names(self, raw: str) -> str:
+        """`raw` with the learned names replaced; the cost does not depend on how many there are."""
+        pieces: list[str] = []
+        done = 0
+        for run in _RUN.finditer(raw):
+            parts = [(run.start() + part.start(), run.start() + part.end()) for part in _PART.finditer(run[0])]
+            first = 0
+            while first < len(parts):
+                begin = parts[first][0]
+                last = self._last_part(raw, parts, first)
+                if last < first:
+                    first += 1
+                    continue
+                end = parts[last][1]
+                name = raw[begin:end].lower()
+                pieces += [raw[done:begin], self._name(name)]
+                domain = _DOMAIN.match(raw, end) if self._names[name] == "host" else None
+                done = domain.end() if domain else end
+                first = last + 1
+                while first < len(parts) and parts[first][0] < done:
+                    first += 1
+        return "".join((*pieces, raw[done:]))
+
+    def _last_part(self, raw: str, parts: list[tuple[int, int]], first: int) -> int:
+        """Index of the last part of the longest name that begins at part `first`; -1: none begins there."""
+        for last in range(min(len(parts), first + self._longest) - 1, first - 1, -1):
+            if raw[parts[first][0] : parts[last][1]].lower() in self._names:
+                return last
+        return -1
+
+    def _name(self, name: str) -> str:
+        return self.host(name) if self._names[name] == "host" else self.user(name)
+
+    def tree(self, thing: Any, depth: int = 0) -> Any:  # noqa: ANN401
+        """JSON with every string replaced; the value of a key that names a serial is one whatever its form. Keys are words of
+        the collectors, of which only paths and addresses can say something of the site."""
+        if depth > MAX_DEPTH:
+            return _WITHHELD
         if isinstance(thing, str):
-            return self.text(thing)
+            return self.path(thing)
         if isinstance(thing, dict):
-            return {self.text(str(key)): self._member(str(key), value) for key, value in thing.items()}
+            return {self._key(str(key)): self._member(str(key), value, depth + 1) for key, value in thing.items()}
         if isinstance(thing, list | tuple):
-            return [self.tree(entry) for entry in thing]
+            return [self.tree(entry, depth + 1) for entry in thing]
         return thing
 
-    def _member(self, key: str, value: Any) -> Any:  # noqa: ANN401
-        if "serial" in key.lower():
+    def _key(self, key: str) -> str:
+        return self.path(key) if key.startswith("/") else self.forms(key)
+
+    def _member(self, key: str, value: Any, depth: int) -> Any:  # noqa: ANN401
+        whole = self._whole(key)
+        if whole is not None:
             if isinstance(value, str) and value:
-                return self._stand_in("serial", value)
+                return whole(value)
             if isinstance(value, dict) and isinstance(value.get("v"), str):
-                return {**value, "v": self._stand_in("serial", value["v"])}
-        if key.lower() == "hostname" and isinstance(value, str):
-            return self.host(value)
-        return self.tree(value)
+                return {**value, "v": whole(value["v"])}
+        return self.tree(value, depth)
+
+    def _whole(self, key: str) -> Callable[[str], str] | None:
+        """What replaces the value of such a key as a whole."""
+        if "serial" in key.lower():
+            return lambda value: self._stand_in("serial", value)
+        if key.lower() == "hostname" or key in HOST_SETTINGS:
+            return lambda value: self.text(value) if is_address(value) else self.host(value)
+        if key in USER_SETTINGS:
+            return self.user
+        if key.lower() == "version":
+            return lambda value: value if re.fullmatch(r"[\d.]+", value) else self.text(value)
+        return None
 
     def host(self, name: str) -> str:
-        """Stand-in of a text that is a host name as a whole."""
-        return self._stand_in("host", name) if name and name.lower() not in _COMMON else name
+        """Stand-in of a text that is a host name as a whole; with and without its domain it is the same host."""
+        short = name.lower().split(".")[0]
+        return self._stand_in("host", short) if short and short not in _COMMON else name
 
-    def _replace(self, kind: str, found: str) -> str:
+    def user(self, name: str) -> str:
+        """Stand-in of a text that is a user name as a whole."""
+        return self._stand_in("user", name.lower()) if name and name.lower() not in _COMMON else name
+
+    def _replace(self, match: re.Match[str]) -> str:
+        kind, found = str(match.lastgroup), match[0]
         digits = re.sub(r"[^0-9a-fA-F]", "", found)
-        if not digits.strip("0") or not digits.strip("fF"):
+        if kind in _HEXADECIMAL and (not digits.strip("0") or not digits.strip("fF")):
+            return found
+        if kind == "ipv4" and VERSION_BEFORE.search(match.string, max(0, match.start() - 60), match.start()):
             return found
         return _REPLACERS[kind](self, found)
 
@@ -112,47 +192,45 @@ class Redactor:
         return f"{kind}-{self._number(kind, key)}" if kind != "serial" else f"SN{self._number(kind, key):08d}"
 
     def ipv4(self, found: str) -> str:
-        parts = found.split(".")
-        if any(int(part) > 255 for part in parts) or parts[0] in ("0", "127", "255") or found.startswith("169.254."):
+        parts = [str(int(part)) for part in found.split(".")]
+        if any(int(part) > 255 for part in parts) or parts[0] in ("0", "127", "255") or parts[:2] == ["169", "254"]:
             return found
         net = self._number("net", ".".join(parts[:3]))
         host = 0 if parts[3] == "0" else 255 if parts[3] == "255" else self._number(f"host of {net}", parts[3])
-        return f"10.{100 + net // 256 % 100}.{net % 256}.{host % 255 if host != 255 else 255}"
+        high, low = divmod(100 * 256 + net, 65536)
+        return f"{10 + high}.{low // 256}.{low % 256}.{host}"
 
     def guid(self, found: str) -> str:
         if ":" not in found and found.startswith("0000"):
             return found  # a memory address or mask: no vendor's GUIDs begin so
-        number = self._number("guid", re.sub(r"[^0-9a-f]", "", found.lower()))
-        digits = f"{number:016x}"
+        digits = f"{self._number('guid', re.sub(r'[^0-9a-f]', '', found.lower())):016x}"
         return ":".join(digits[i : i + 4] for i in range(0, 16, 4)) if ":" in found else digits
 
     def gid(self, found: str) -> str:
-        groups = found.lower().split(":")
-        if groups[:6] == ["0000"] * 5 + ["ffff"]:
-            mapped = self.ipv4(".".join(str(int(groups[i][k : k + 2], 16)) for i in (6, 7) for k in (0, 2)))
-            values = [int(part) for part in mapped.split(".")]
-            return ":".join((*groups[:6], f"{values[0]:02x}{values[1]:02x}", f"{values[2]:02x}{values[3]:02x}"))
-        prefix = (
-            groups[:4]
-            if groups[0].startswith("fe8")
-            else ["2001", "0db8", "0000", f"{self._number('prefix', ':'.join(groups[:4])):04x}"]
-        )
-        return ":".join((*prefix, self.guid(":".join(groups[4:]))))
+        return self._address6(ipaddress.IPv6Address(found)).exploded
 
     def ipv6(self, found: str) -> str:
-        low = found.lower()
-        if "::" not in low and low.count(":") != 7:
+        try:
+            address = ipaddress.IPv6Address(found)
+        except ValueError:
             return found
-        if low in ("::1", "::") or low.startswith("ff"):
-            return found
-        number = self._number("guid", low)
-        return f"fe80::{number:x}" if low.startswith("fe8") else f"2001:db8::{number:x}"
+        made = self._address6(address)
+        return found if made == address else made.compressed
+
+    def _address6(self, address: ipaddress.IPv6Address) -> ipaddress.IPv6Address:
+        if address.is_loopback or address.is_unspecified or address.is_multicast:
+            return address
+        if address.ipv4_mapped is not None:
+            mapped = ipaddress.IPv4Address(self.ipv4(str(address.ipv4_mapped)))
+            return ipaddress.IPv6Address(0xFFFF << 32 | int(mapped))
+        net, low = divmod(int(address), 1 << 64)
+        made = net if address.is_link_local else 0x20010DB8 << 32 | self._number("prefix", f"{net:016x}")
+        return ipaddress.IPv6Address(made << 64 | (self._number("guid", f"{low:016x}") if low else 0))
 
     def mac(self, found: str) -> str:
-        number = self._number("mac", found.lower())
-        size = found.count(":") + 1
-        digits = f"{number:0{2 * size - 2}x}"
-        return "02:" + ":".join(digits[i : i + 2] for i in range(0, len(digits), 2))
+        digits = re.sub(r"[^0-9a-f]", "", found.lower())
+        made = f"02{self._number('mac', digits):0{len(digits) - 2}x}"
+        return found[2].join(made[i : i + 2] for i in range(0, len(made), 2))
 
     def uuid(self, found: str) -> str:
         return f"00000000-0000-4000-8000-{self._number('uuid', re.sub('-', '', found.lower())):012x}"
@@ -160,15 +238,41 @@ class Redactor:
     def hex32(self, found: str) -> str:
         return f"{self._number('uuid', found.lower()):032x}"
 
+    def cloud(self, found: str) -> str:
+        return f"{found.partition('-')[0]}-{self._number('cloud', found):017x}"
 
+    def mail(self, found: str) -> str:
+        return f"{self._stand_in('user', found.lower())}@example.com"
+
+    def authority(self, found: str) -> str:
+        """Of a URL: who logs in goes, the port stays, a vendor's public server stays."""
+        place = found.rpartition("@")[2]
+        host, colon, port = place.rpartition(":") if re.search(r":\d+$", place) else (place, "", "")
+        if host.lower().endswith(PUBLIC_DOMAINS):
+            return place
+        bare = host.strip("[]")
+        if is_address(bare):
+            return host.replace(bare, self.ipv6(bare) if ":" in bare else self.ipv4(bare)) + colon + port
+        return self.host(host) + colon + port
+
+    def secret(self, found: str) -> str:  # noqa: ARG002 - one of many kinds
+        return _WITHHELD
+
+
+_HEXADECIMAL = frozenset(("uuid", "long_mac", "mac", "dashed", "gid", "guid", "ipv6", "hex32", "hex16", "ipv4"))
 _REPLACERS: dict[str, Callable[[Redactor, str], str]] = {
+    "secret": Redactor.secret,
+    "authority": Redactor.authority,
+    "mail": Redactor.mail,
+    "host": Redactor.host,
+    "cloud": Redactor.cloud,
     "uuid": Redactor.uuid,
     "long_mac": Redactor.mac,
     "mac": Redactor.mac,
+    "dashed": Redactor.mac,
     "gid": Redactor.gid,
     "guid": Redactor.guid,
     "ipv6": Redactor.ipv6,
-    "ipv6_short": Redactor.ipv6,
     "hex32": Redactor.hex32,
     "hex16": Redactor.guid,
     "ipv4": Redactor.ipv4,

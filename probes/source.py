@@ -1,5 +1,5 @@
-"""Where probes read from: this machine, or a recording of one. Nothing but this module (and `child`,
-which runs processes for it) touches the outside world.
+"""Where probes read from: this machine, or a recording of one. Nothing but this module (with `child`,
+which runs processes, and `filesystem`, which reads files for it) touches the outside world.
 
 Three kinds of thing can be asked for: the output of a command, a file (content, listing or link target), and a document
 (JSON that a collector, run in a child process with a time limit, put together from an API such as NVML).
@@ -12,19 +12,24 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from epctl.core.fact import Absent
 from epctl.probes import child
+from epctl.probes.filesystem import content, guarded
 
 COLLECTORS = Path(__file__).resolve().parent / "collectors"
 COMMAND_TIMEOUT_S = 5.0
 DOCUMENT_TIMEOUT_S = 10.0
+TOOL_LIMIT_S = 22.0
+LEAST_S = 3.0
+"""A tool's questions share TOOL_LIMIT_S from the first one on, so that slow answers do not add up past the limit of an area;
+later ones still get LEAST_S each."""
 MAX_FILE_BYTES = 1024 * 1024
 
 
@@ -81,28 +86,33 @@ class LiveSource:
     """This machine. `python`: the interpreter whose packages are looked at (default: the one that runs epctl)."""
 
     def __init__(self, python: str | None = None) -> None:
-        self.python = python or sys.executable
+        self.python = _interpreter(python) if python else sys.executable
         self._hung: set[str] = set()
+        self._first_asked: dict[str, float] = {}
 
     def run(self, *argv: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Output | Absent:
         tool = shutil.which(argv[0], path=_tool_path())
         if tool is None:
             return Absent("tool_missing", f"{argv[0]} is not on PATH")
+        tool = os.path.abspath(tool)  # noqa: PTH100 - PATH may hold relative folders, and children run in /
         if tool in self._hung:
             return Absent("timed_out", f"{argv[0]} gave no answer before and was not asked again")
+        now = time.monotonic()
+        first = self._first_asked.setdefault(tool, now)
+        timeout_s = min(timeout_s, max(LEAST_S, first + TOOL_LIMIT_S - now))
         found = _bounded((tool, *argv[1:]), timeout_s, {**os.environ, "LC_ALL": "C", "LANG": "C"})
         if isinstance(found, Absent) and found.absent == "timed_out":
             self._hung.add(tool)
         return found
 
     def read(self, path: str) -> bytes | Absent:
-        return _guard(path, lambda: _head(path))
+        return guarded(path, lambda: content(path, MAX_FILE_BYTES))
 
     def entries(self, path: str) -> tuple[str, ...] | Absent:
-        return _guard(path, lambda: tuple(sorted(os.listdir(path))))  # noqa: PTH208 - names, not paths
+        return guarded(path, lambda: tuple(sorted(os.listdir(path))))  # noqa: PTH208 - names, not paths
 
     def target(self, path: str) -> str | Absent:
-        return _guard(path, lambda: str(Path(path).resolve(strict=True)))
+        return guarded(path, lambda: str(Path(path).resolve(strict=True)))
 
     def document(self, name: str, timeout_s: float = DOCUMENT_TIMEOUT_S) -> Any | Absent:  # noqa: ANN401
         script = COLLECTORS / f"{name}.py"
@@ -208,6 +218,12 @@ def _unrecorded(path: str) -> Absent:
     return Absent("not_read", f"{path} is not in the recording")
 
 
+def _interpreter(given: str) -> str:
+    """Absolute path of the Python program `given`; children run in /. Links stay: they are what makes a virtual environment."""
+    found = shutil.which(given)
+    return os.path.abspath(found or given) if found or os.sep in given else given  # noqa: PTH100 - keeps links
+
+
 def _tool_path() -> str:
     """PATH with the folders that hold system tools and are often missing for plain users."""
     return os.pathsep.join(
@@ -221,31 +237,6 @@ def _tool_path() -> str:
             "/usr/local/cuda/bin",
         )
     )
-
-
-def _head(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - sysfs wants one plain read
-        chunks: list[bytes] = []
-        size = 0
-        while size < MAX_FILE_BYTES and (chunk := stream.read(MAX_FILE_BYTES - size)):
-            chunks.append(chunk)
-            size += len(chunk)
-        return b"".join(chunks)
-
-
-T = TypeVar("T")
-
-
-def _guard(path: str, action: Callable[[], T]) -> T | Absent:
-    """`action()`, or the reason why the operating system refused it."""
-    try:
-        return action()
-    except (FileNotFoundError, NotADirectoryError):
-        return Absent("not_found", f"{path} does not exist")
-    except PermissionError:
-        return Absent("permission", f"{path} may not be read by this user")
-    except (OSError, ValueError, RuntimeError) as error:
-        return Absent("failed", f"{path}: {getattr(error, 'strerror', None) or error}")
 
 
 class _Cut(Struct, frozen=True):

@@ -32,8 +32,14 @@ def together(tasks: Mapping[str, Callable[[], Any]], num_threads: int = 8) -> di
                 done[name] = Absent("failed", f"{name}: {type(error).__name__}: {error}"[:200])
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(num_threads, len(names)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    started = []
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    except RuntimeError:  # no more threads: those that there are do the work, else this one
+        if not started:
+            work()
+    for thread in started:
         thread.join()
     return {name: done[name] for name in names}

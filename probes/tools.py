@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from epctl.core.errors import EpctlError
 from epctl.core.fact import Absent
-from epctl.probes import load
+from epctl.probes import load, paths
 from epctl.probes.readers import TOOLS, read
 from epctl.probes.reading import MAX_BYTES, Reading
 from epctl.probes.source import LiveSource, RecordedSource, Source
 
 __all__ = ["TOOLS", "probe"]
+
+_STREAM = re.compile(r"/dev/stdin|(?:/dev/fd|/proc/self/fd)/\d+")
+"""Pipes that the shell holds open, `<(command)` among them. Any other pipe may never get a writer."""
 
 
 def probe(tool: str, file: Path | None, path: Path | None = None, sample: str | None = None) -> Reading[Any]:
@@ -28,13 +32,14 @@ def probe(tool: str, file: Path | None, path: Path | None = None, sample: str | 
 
 
 def _content(file: Path) -> bytes:
+    todo = "check the path given to --file"
+    if not _STREAM.fullmatch(str(file)):
+        return paths.content(file, MAX_BYTES, todo)
     try:
         with file.open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise EpctlError(
-            f"{file} could not be read", str(error.strerror or error), "check the path given to --file"
-        ) from None
+        raise paths.unreadable(file, error, todo) from None
 
 
 def _run(tool: str, source: Source) -> bytes:

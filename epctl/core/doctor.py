@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from epctl.core.check import AREAS, RANK, Check, Finding, evaluate
 from epctl.core.context import Context
 from epctl.core.distributions import deepep
 from epctl.core.errors import EpctlError
-from epctl.core.fact import value_or
+from epctl.core.fact import Absent, value_or
 from epctl.core.glance import at_a_glance
 from epctl.core.ladder import Rung, ladder
 from epctl.core.profile import Profile, chosen, profiles
@@ -19,6 +20,7 @@ from epctl.core.snapshot import Origin, Schema, Snapshot
 from epctl.core.verdict import Summary, summarise
 from epctl.core.views import versions
 
+T = TypeVar("T")
 SCHEMA = Schema("epctl.doctor", 1)
 FALLBACK = ("deepep-2.5", "epctl")
 """Profiles when no EP library is installed: what the newest one would ask for, and epctl itself."""
@@ -66,7 +68,8 @@ def detect(node: Snapshot) -> tuple[tuple[Profile, str], ...]:
             wanted = Requirement(text)
             name = wanted.name.replace("_", "-").lower()
             version, words = installed.get(name, ("", ""))
-            if versions.parse(version) and wanted.specifier.contains(version, prereleases=True):
+            parsed = versions.parse(version)
+            if parsed and wanted.specifier.contains(parsed, prereleases=True):
                 found.append((profile, words))
                 break
         else:
@@ -112,22 +115,41 @@ def _near(name: str, names: set[str]) -> list[str]:
 
 def examine(node: Snapshot, checks: Iterable[Check], profile_names: tuple[str, ...] = (), num_nodes: int = 1) -> Report:
     """The report on `node`. `profile_names` empty: what is installed decides. Raises EpctlError for an unknown profile."""
-    used = tuple((profile, "asked for") for profile in chosen(profile_names)) if profile_names else detect(node)
+    trouble: list[str] = []
+    no_rungs: tuple[Rung, ...] = ()
+    no_lines: tuple[str, ...] = ()
+    fallback = tuple((profile, "what is installed could not be told") for profile in chosen(FALLBACK))
+    if profile_names:
+        used = tuple((profile, "asked for") for profile in chosen(profile_names))
+    else:
+        used = _guarded("the detection of profiles", lambda: detect(node), fallback, trouble)
     context = Context(node, tuple(profile for profile, _ in used), num_nodes, bool(profile_names))
     findings = tuple(sorted((evaluate(one, context) for one in checks), key=_rank))
+    can = _guarded("the table of links", lambda: capabilities(context), Capabilities((), Absent("failed")), trouble)
+    rungs = _guarded("the ladder", lambda: ladder(context), no_rungs, trouble)
+    glance = _guarded("the overview", lambda: at_a_glance(node), no_lines, trouble)
     return Report(
         schema=SCHEMA,
         host=value_or(node.host.hostname, "unknown host"),
         source=node.origin.kind,
         origin=node.origin,
         taken_at=node.taken_at,
-        at_a_glance=at_a_glance(node),
+        at_a_glance=(*glance, *trouble),
         profiles=tuple(InForce(profile.id, profile.title, why) for profile, why in used),
-        capabilities=capabilities(context),
-        ladder=ladder(context),
+        capabilities=can,
+        ladder=rungs,
         findings=findings,
         summary=summarise(findings),
     )
+
+
+def _guarded(what: str, action: Callable[[], T], otherwise: T, trouble: list[str]) -> T:
+    """`action()`; `otherwise` after a bug in it, of which `trouble` then tells."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - the doctor never raises
+        trouble.append(f"{what} failed ({type(error).__name__}: {str(error)[:200]}); please report this")
+        return otherwise
 
 
 COUNTS = ("fail", "warn", "note", "passed", "unknown", "skipped")

@@ -14,4 +14,6 @@ class EpctlError(Exception):
         self.exit_code = exit_code
 
     def __str__(self) -> str:
-        return f"error: {self.what}\n  why: {self.why}\n  do:  {self.todo}"
+        from epctl.core.render.safe import plain
+
+        return f"error: {plain(self.what)}\n  why: {plain(self.why)}\n  do:  {plain(self.todo)}"

@@ -35,7 +35,7 @@ def advise(
         _mode(request, plan, work, node, rules),
         _latency(times, work),
         _binding(times),
-        *_sms(plan, times, rules),
+        *_sms(plan, times, rules, overlap=overlap),
         *_blind(plan),
     )
 
@@ -57,7 +57,8 @@ def faster(plans: Mapping[str, EpPlan], times: Mapping[str, Times]) -> str:
 
 
 def _total(times: Times) -> float:
-    return sum(time.us for time in times)
+    """On the busiest rank, which the group waits for."""
+    return sum(time.us_slow_rank for time in times)
 
 
 def _mode(request: EpRequest, plan: EpPlan, work: Workload, node: Node, rules: Rules) -> str:
@@ -82,9 +83,10 @@ def _mode(request: EpRequest, plan: EpPlan, work: Workload, node: Node, rules: R
     broken = plans[other].kernel_limits_broken
     if broken and not plans[best].kernel_limits_broken:
         return f"{best.capitalize()}: {other} kernels cannot run this: {KERNEL_LIMITS[broken[0]][0]}."
+    busiest = " (the busiest rank's)" if work.slow_rank > 1 else ""
     text = (
-        f"{best.capitalize()}: dispatch and combine take about {taken[best]:.0f} us, against {taken[other]:.0f} us {other}; a token "
-        f"crosses RDMA {copies[best]:.2f} times, {copies[other]:.2f} times {other}"
+        f"{best.capitalize()}: dispatch and combine take about {taken[best]:.0f} us, against {taken[other]:.0f} us {other}{busiest}; a "
+        f"token crosses RDMA {copies[best]:.2f} times, {copies[other]:.2f} times {other}"
     )
     if best == "hybrid":
         return f"{text}, since hybrid sends once a node and fans out over NVLink."
@@ -96,17 +98,16 @@ def _mode(request: EpRequest, plan: EpPlan, work: Workload, node: Node, rules: R
 def _latency(times: Times, work: Workload) -> str:
     """Where bytes take longer than what does not shrink with them, throughput decides."""
     fixed = sum(term.us for time in times for term in time.terms if term.name in LATENCY)
-    moving = _total(times) - fixed
+    total = sum(time.us for time in times)
+    moving = total - fixed
     turn = work.tokens * fixed / moving
-    shares = (
-        f"of {_total(times):.0f} us for dispatch and combine, {fixed:.0f} us are launches, flag hops and fixed costs"
-    )
+    shares = f"of {total:.0f} us for dispatch and combine, {fixed:.0f} us are launches, flag hops and fixed costs"
     if fixed >= moving:
         return (
             f"Low latency: {shares}, so capture the calls in a CUDA graph, without a CPU sync; above about {turn:.0f} tokens a rank "
             "bandwidth decides."
         )
-    return f"Throughput: {shares}; only below about {turn:.0f} tokens a rank would latency decide."
+    return f"Bandwidth decides: {shares}; only below about {turn:.0f} tokens a rank would latency decide."
 
 
 def _binding(times: Times) -> str:
@@ -137,7 +138,7 @@ def _us(time: StageTime, name: str) -> float:
     return sum(term.us for term in time.terms if term.name == name)
 
 
-def _sms(plan: EpPlan, times: Times, rules: Rules) -> tuple[str, ...]:
+def _sms(plan: EpPlan, times: Times, rules: Rules, *, overlap: bool) -> tuple[str, ...]:
     """SMs past those that keep the slowest link fed."""
     needed, link = 0, "nvlink"
     for time in times:
@@ -154,12 +155,16 @@ def _sms(plan: EpPlan, times: Times, rules: Rules) -> tuple[str, ...]:
         text = f"SMs bind: {plan.num_sms} move less than {name} carries, and {needed} would keep up with it"
         return (f"{text} (the device has {device}).",)
     rates = f"{rules.sm_read_gbs:g} GB/s read and {rules.sm_write_gbs:g} GB/s written an SM"
+    doubt = "those rates are the rules' own for every GPU, so measure before you take fewer"
     spare = plan.num_sms - needed
+    if not overlap:
+        # Nothing runs beside the call: spare SMs are free.
+        return ()
     if spare > needed * (rules.margin - 1) + rules.sm_step:
-        tail = f"the other {spare} of the planned {plan.num_sms} wait for it and are better spent on GEMMs"
+        tail = f"the other {spare} of the planned {plan.num_sms} wait for it and could go to GEMMs"
     else:
         tail = f"more than the planned {plan.num_sms} would wait for it"
-    return (f"{needed} SMs keep {name} fed at {rates}; {tail}.",)
+    return (f"{needed} SMs would keep {name} fed at {rates}; {tail}; {doubt}.",)
 
 
 def _blind(plan: EpPlan) -> tuple[str, ...]:

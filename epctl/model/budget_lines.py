@@ -22,6 +22,7 @@ MAX_CONTEXTS = 1024
 """Source: deepinfer-ep 2.5.0, common/compiled.cuh, kNumMaxQPs."""
 COUNTER_FACTOR = 3
 """Queue pairs a context and peer where GIN counters are asked for. Source: NVIDIA/nccl, gdaki/gin_host_gdaki.cc."""
+WINDOW_STEP_BYTES = 1 << 32
 GEMM_SMS = 2
 """The least that other kernels need beside the plan's: one pair of SMs (TPC)."""
 
@@ -30,7 +31,7 @@ class Budget(Struct, frozen=True):
     """One constraint. `text`: the arithmetic in one line."""
 
     name: str
-    """queue_pairs, contexts, memory, sms, kernel_limits."""
+    """queue_pairs, contexts, memory, window, sms, kernel_limits."""
     used: Number
     limit: Number
     fits: bool
@@ -44,6 +45,8 @@ class Load(Struct, frozen=True, kw_only=True):
     """Of each GPU's memory, for weights, caches and activations."""
     counters: bool = False
     """Whether GIN counters are asked for (DeepEP does not)."""
+    window_stride_bytes: int = 0
+    """NCCL_WIN_STRIDE; 0: not set."""
     full_mesh: bool = False
     """Whether hybrid mode connects to every rank, as NCCL up to 2.30.4 does, and not to the ranks of its rail alone."""
 
@@ -60,13 +63,14 @@ def allocated_contexts(plan: EpPlan, node: Node) -> int:
 
 
 def queue_pairs(plan: EpPlan, node: Node, num_contexts: int, load: Load) -> int:
-    """Queue pairs that one RDMA device holds: contexts x (peers + 1) x GPUs that share it; 0 without RDMA device.
+    """Queue pairs that one RDMA device holds: contexts x (peers + 1) x GPUs that share it; 0 without RDMA device, and inside
+    one NVLink domain, where plans set EP_DISABLE_GIN=1 (model/plan/settings.py).
 
     Peers: every rank, itself with it; two-level plans connect to the ranks of their rail alone, one a node.
     Source: NVIDIA/nccl, gdaki/gin_host_gdaki.cc (queue count); deepseek-ai/DeepEP#649 and NVIDIA/nccl#2137 (full mesh up to NCCL 2.30.4).
     Where a GPU has several devices, each is taken to hold all of its contexts.
     """
-    if not node.nics_per_gpu.value:
+    if not node.nics_per_gpu.value or plan.physical_domain.rdma_ranks == 1:
         return 0
     counters = COUNTER_FACTOR if load.counters else 1
     return num_contexts * (_peers(plan, load) + 1) * _sharers(node) * counters
@@ -101,6 +105,7 @@ def budgets(
         _queue_budget(plan, node, contexts, load, given=given),
         *([_context_budget(contexts)] if given else []),
         _memory_budget(node, buffer_bytes, load),
+        _window_budget(node, buffer_bytes, load),
         _sm_budget(plan, node, request),
         _kernel_budget(plan),
     )
@@ -119,6 +124,7 @@ def breaks(
         "queue_pairs": not within or queue_pairs(plan, node, contexts, load) > node.max_qp.value,
         "contexts": num_contexts is not None and not MIN_CONTEXTS <= contexts <= MAX_CONTEXTS,
         "memory": memory > node.memory_bytes.value,
+        "window": memory - load.reserved_bytes > window_stride(node, load),
         "sms": plan.sms_left < (GEMM_SMS if request.prefer_overlap else 0),
         "kernel_limits": bool(plan.kernel_limits_broken),
     }
@@ -131,6 +137,9 @@ def _queue_budget(plan: EpPlan, node: Node, contexts: int, load: Load, *, given:
     if not node.nics_per_gpu.value:
         text = "no RDMA device, so no queue pairs; set EP_DISABLE_GIN=1 inside one NVLink domain"
         return Budget("queue_pairs", Number(0, "no RDMA device"), limit, plan.physical_domain.rdma_ranks == 1, text)
+    if plan.physical_domain.rdma_ranks == 1:
+        text = "one NVLink domain: with EP_DISABLE_GIN=1 there are no queue pairs"
+        return Budget("queue_pairs", Number(0, "EP_DISABLE_GIN=1"), limit, True, text)
     peers, sharers = _peers(plan, load), _sharers(node)
     what = "ranks of the rail" if peers != plan.num_ranks else "ranks"
     formula = f"{contexts} contexts x ({peers} {what} + 1)"
@@ -156,6 +165,21 @@ def _memory_budget(node: Node, buffer_bytes: int, load: Load) -> Budget:
     limit = node.memory_bytes
     text = f"{parts} = {told(used)} of {told(int(limit.value))} a GPU"
     return Budget("memory", Number(used, parts), limit, used <= limit.value, text)
+
+
+def window_stride(node: Node, load: Load) -> int:
+    """Bytes of address space that NCCL's symmetric memory gives each rank, shared by all its windows: NCCL_WIN_STRIDE, else the
+    largest GPU's memory, rounded up to 4 GiB. Source: NVIDIA/nccl, src/dev_runtime.cc (bigSize)."""
+    wanted = load.window_stride_bytes or int(node.memory_bytes.value)
+    return -(-wanted // WINDOW_STEP_BYTES) * WINDOW_STEP_BYTES
+
+
+def _window_budget(node: Node, buffer_bytes: int, load: Load) -> Budget:
+    used = buffer_bytes + plan_workspace("ep").allocated_bytes
+    limit = window_stride(node, load)
+    origin = "NCCL_WIN_STRIDE" if load.window_stride_bytes else "the GPU's memory"
+    text = f"{told(used)} of windows in {told(limit)} of address space a rank ({origin}, up to a multiple of 4 GiB)"
+    return Budget("window", Number(used, "buffer + workspace"), Number(limit, origin), used <= limit, text)
 
 
 def _sm_budget(plan: EpPlan, node: Node, request: EpRequest) -> Budget:

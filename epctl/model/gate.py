@@ -50,6 +50,8 @@ Gate = BalancedGate | GroupLimitedGate | SkewedGate
 MAX_EXPERTS = 1 << 16
 """Beyond any model (DeepEP's kernels stop at 2,048), and where exact binomials begin to take seconds."""
 MAX_GATE_GROUPS = 1024
+MAX_FACTOR = 1e6
+"""Of the chances of two experts; sums of chances stay exact enough below it."""
 
 
 def check_experts(num_experts: int) -> None:
@@ -84,7 +86,10 @@ def check_groups(num_experts: int, num_groups: int) -> None:
         fewer = max(d for d in range(1, min(num_groups, num_experts + 1)) if num_experts % d == 0)
         what = f"{num_experts} experts do not divide by {num_groups}"
         why = "every rank (node, group) holds the same number of experts"
-        todo = f"give --experts {up} ({up - num_experts} redundant), or {fewer} instead of {num_groups}"
+        ranks = f"--nodes and --gpus-per-node that make {fewer} instead of {num_groups}"
+        todo = (
+            f"give --experts {up} ({up - num_experts} redundant), or {ranks}" if up <= MAX_EXPERTS else f"give {ranks}"
+        )
         raise RefusalError("experts_not_divisible", what, why, todo, deepep_2_5_0=ASSERTS)
 
 
@@ -258,8 +263,7 @@ def hot_gate(num_experts: int, num_hot: int, factor: float) -> SkewedGate:
         raise RefusalError(
             "gate_weights_invalid", what, "there are no more hot experts than experts", f"give 0 to {num_experts}"
         )
-    if not (math.isfinite(factor) and factor > 0):
-        raise RefusalError(
-            "gate_weights_invalid", f"the hot experts' factor is {factor}", "it multiplies a chance", "give 2 or more"
-        )
+    if not 1 / MAX_FACTOR <= factor <= MAX_FACTOR:
+        why = f"it multiplies a chance; past {MAX_FACTOR:g} times the other experts get nothing"
+        raise RefusalError("gate_weights_invalid", f"the hot experts' factor is {factor}", why, "give --gate hot:4:2")
     return SkewedGate((float(factor),) * num_hot + (1.0,) * (num_experts - num_hot))

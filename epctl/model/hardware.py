@@ -34,6 +34,7 @@ class GpuTable(Struct, frozen=True, forbid_unknown_fields=True):
     title: str
     device_names: tuple[str, ...]
     """Parts of the name that NVML gives the GPU; the longest that fits decides."""
+    compute_capability: Figure
     device_sms: Figure
     memory_bytes: Figure
     smem_bytes: Figure
@@ -53,6 +54,8 @@ class NicTable(Struct, frozen=True, forbid_unknown_fields=True):
     port_gbps: Figure
     max_qp: Figure
     fast_atomics: Figure
+    gdaki: Figure
+    """Whether NCCL's GDAKI, GPU-initiated networking over mlx5 devices, runs on it."""
     rdma_hop_us: Figure
     """From the GPU that sends to the GPU that sees the signal, in µs."""
 

@@ -11,7 +11,7 @@ from epctl.core.snapshot import Snapshot
 from epctl.model.hardware import Figure, Hardware, MeasuredTable, hardware_of_gpu, measured, measured_node
 from epctl.model.hardware import hardware as named
 from epctl.model.readings import NVLINK_SHARE, Readings, read
-from epctl.model.refusal import MAX_GBS, RefusalError, positive
+from epctl.model.refusal import MAX_GBS, MIN_GBS, RATES, RefusalError, positive
 from epctl.model.rules import Rules
 
 FLAG_NAMES = {
@@ -34,7 +34,9 @@ _EXAMPLES = {
     "max_qp": "131072",
 }
 _CODES = {"nvlink_gbs": "nvlink_bandwidth_missing", "rdma_gbs": "rdma_bandwidth_missing"}
-_RDMA = ("rdma_gbs", "fast_atomics", "max_qp", "nics_per_gpu")
+_RDMA = ("rdma_gbs", "fast_atomics", "max_qp", "nics_per_gpu", "gdaki")
+_FOUND = ("nics_per_gpu", "smem_bytes", "compute_capability", "gdaki")
+"""What no flag gives."""
 
 
 class Number(Struct, frozen=True):
@@ -60,6 +62,10 @@ class Node(Struct, frozen=True, kw_only=True):
     """Queue pairs of one RDMA device. 0: no RDMA device."""
     nics_per_gpu: Number
     smem_bytes: Number
+    compute_capability: Number = Number(0.0, "not known")
+    """9.0 is Hopper. 0: not known."""
+    gdaki: Number = Number(False, "not known")
+    """Whether DeepEP's one way between nodes, GDAKI, runs on the RDMA devices."""
     launch_us: Number
     nvlink_hop_us: Number
     rdma_hop_us: Number
@@ -108,11 +114,12 @@ def resolve(flags: Flags, hardware: Hardware | None, node: Snapshot | Readings |
     if profile is None and found is not None and gpu is not None:
         profile = _measured_profile(found, gpu)
     _check(flags)
+    _check_slot(flags.rdma_gbs, gpu or profile)
     known = _Known(flags, found, profile, gpu or profile, rules.name)
-    picked = {name: _pick(name, known) for name in (*FLAG_NAMES, "nics_per_gpu", "smem_bytes")}
+    picked = {name: _pick(name, known) for name in (*FLAG_NAMES, *_FOUND)}
     names = [found.name] if found is not None else []
     names += [profile.name] if profile is not None else []
-    limits = _limits(picked["nvlink_gbs"], known, measured())
+    limits = _limits(picked, known, measured())
     return Node(name=" on ".join(names) or "flags", rdma_hop_us=_hop(picked, profile), **picked, **limits)
 
 
@@ -126,6 +133,9 @@ def _measured_profile(found: Readings, gpu: Hardware) -> Hardware | None:
 def _check(flags: Flags) -> None:
     for name in ("gpus_per_node", "device_sms", "memory_bytes", "max_qp"):
         value = getattr(flags, name)
+        if name == "gpus_per_node" and value is not None and value < 1:
+            what, why = f"{FLAG_NAMES[name]} is {value}", "a group has at least one rank"
+            raise RefusalError("no_ranks", what, why, f"give {FLAG_NAMES[name]} {_EXAMPLES[name]}")
         if value is not None:
             positive(FLAG_NAMES[name], value)
     for name in ("nvlink_gbs", "rdma_gbs"):
@@ -136,9 +146,30 @@ def _check(flags: Flags) -> None:
         if not math.isfinite(value) or value < 0:
             why = "a rate is a number of GB/s, 0 where there is no such link"
             raise RefusalError(_CODES[name], f"{flag} is {value}", why, f"give {flag} {example}")
-        if value > MAX_GBS:
-            why = f"rates are in GB/s (1e9 bytes/s) and stop at {MAX_GBS:.0f}"
-            raise RefusalError("absurd_argument", f"{flag} is {value}", why, f"give {flag} {example}")
+        if value and not MIN_GBS <= value <= MAX_GBS:
+            raise RefusalError("absurd_argument", f"{flag} is {value}", RATES, f"give {flag} {example}")
+
+
+def _check_slot(rdma_gbs: float | None, gpu: Hardware | None) -> None:
+    """A rate of twice what the GPU's way to its adapter carries was meant in Gb/s. Raises RefusalError absurd_argument."""
+    slot = 0.0 if gpu is None else float(gpu.gpu.host_gbs.value)
+    if rdma_gbs and slot and rdma_gbs > 2 * slot:
+        flag = FLAG_NAMES["rdma_gbs"]
+        what = f"{flag} is {rdma_gbs:g}"
+        why = f"it is in GB/s, and the slot of an adapter carries {slot:g}; 400 Gb/s are 50 GB/s"
+        todo = f"give {flag} {rdma_gbs / 8:g}" if rdma_gbs / 8 <= slot else f"give {flag} {_EXAMPLES['rdma_gbs']}"
+        raise RefusalError("absurd_argument", what, why, f"{todo}, or the --hardware that has such a slot")
+
+
+def slot_note(rdma_gbs: Number, gpu: Hardware | None) -> str:
+    """'' or that a rate given by flag is more than the GPU's way to its adapter carries."""
+    slot = 0.0 if gpu is None else float(gpu.gpu.host_gbs.value)
+    if not slot or rdma_gbs.value <= slot or not rdma_gbs.source.startswith("flag"):
+        return ""
+    return (
+        f"{FLAG_NAMES['rdma_gbs']} {rdma_gbs.value:g} is more than the {slot:g} GB/s that an adapter's slot carries; it is in GB/s, "
+        "and 400 Gb/s are 50 GB/s."
+    )
 
 
 def _pick(name: str, known: _Known) -> Number:
@@ -161,7 +192,7 @@ def _of_gpu(name: str, known: _Known) -> Number | None:
     if known.gpu is None:
         return None
     gpu, label = known.gpu.gpu, f"hardware {known.gpu.name}"
-    if name in ("device_sms", "memory_bytes", "smem_bytes"):
+    if name in ("device_sms", "memory_bytes", "smem_bytes", "compute_capability"):
         figure: Figure = getattr(gpu, name)
         return Number(figure.value, f"{label}: {figure.told()}")
     if name == "nvlink_gbs":
@@ -177,7 +208,7 @@ def _of_node(name: str, profile: Hardware | None) -> Number | None:
     if name == "gpus_per_node":
         return Number(profile.gpus_per_node, f"{label}: {profile.source}")
     if nic is None:
-        return Number(False if name == "fast_atomics" else 0, f"{label}: no RDMA device")
+        return Number(False if name in ("fast_atomics", "gdaki") else 0, f"{label}: no RDMA device")
     if name == "nics_per_gpu":
         return Number(profile.nics_per_gpu, f"{label}: {profile.source}")
     if name == "rdma_gbs":
@@ -197,17 +228,23 @@ def _rdma_text(profile: Hardware, port: Figure) -> str:
 def _without_rdma(name: str, flags: Flags, absent: Absent | None) -> Number:
     """No flag, no reading, no profile: no RDMA. With an RDMA rate by flag, the device is taken as one a GPU of the usual kind."""
     if flags.rdma_gbs:
-        usual = {"fast_atomics": False, "max_qp": 131_072, "nics_per_gpu": 1}[name]
+        usual = {"fast_atomics": False, "max_qp": 131_072, "nics_per_gpu": 1, "gdaki": True}[name]
         kind = "assumed: one device a GPU, as ConnectX-7 (ibv_devinfo -v)"
         return Number(usual, f"{kind}; {FLAG_NAMES[name]} changes it" if name in FLAG_NAMES else kind)
     flag = FLAG_NAMES["rdma_gbs"]
     why = f"snapshot: {absent}" if absent is not None else "no profile and no snapshot name an RDMA device"
-    return Number(False if name == "fast_atomics" else 0, f"no RDMA ({why}); give {flag} {_EXAMPLES['rdma_gbs']}")
+    return Number(
+        False if name in ("fast_atomics", "gdaki") else 0, f"no RDMA ({why}); give {flag} {_EXAMPLES['rdma_gbs']}"
+    )
 
 
 def _default(name: str, absent: Absent | None) -> Number:
     if name == "smem_bytes":
         return Number(232_448, "assumed: 227 KiB a block, as compute capability 9.0 and 10.0")
+    if name == "compute_capability":
+        return Number(
+            0.0, f"not known ({absent})" if absent is not None else "not known: no snapshot or profile tells it"
+        )
     flag, example = FLAG_NAMES[name], _EXAMPLES[name]
     what = f"{name.replace('_', ' ')} is not known"
     why = f"the snapshot does not tell it ({absent})" if absent is not None else "no flag, snapshot or profile tells it"
@@ -227,11 +264,13 @@ def _hop(picked: dict[str, Number], profile: Hardware | None) -> Number:
     return Number(8.35, f"assumed: as ConnectX-7 ({paper})")
 
 
-def _limits(nvlink: Number, known: _Known, table: MeasuredTable) -> dict[str, Number]:
+def _limits(picked: dict[str, Number], known: _Known, table: MeasuredTable) -> dict[str, Number]:
     """Measured figures where this is the machine; elsewhere the same share of the links in hand, and the same latencies."""
-    nominal = nvlink.value / NVLINK_SHARE
+    nominal = picked["nvlink_gbs"].value / NVLINK_SHARE
     here = known.profile is not None and known.profile.measured_here
-    links = here and math.isclose(nominal, table.link_gbs, rel_tol=1e-6)
+    # Two GPUs were measured, joined without a switch: more of them are another machine.
+    joined = here and known.profile is not None and picked["gpus_per_node"].value == known.profile.gpus_per_node
+    links = joined and math.isclose(nominal, table.link_gbs, rel_tol=1e-6)
     peak = float(known.gpu.gpu.hbm_peak_gbs.value) if known.gpu is not None else table.hbm_peak_gbs
     found = {}
     for name, base, mine, same in (
@@ -245,7 +284,7 @@ def _limits(nvlink: Number, known: _Known, table: MeasuredTable) -> dict[str, Nu
         else:
             share = f"{figure.value:g} of {base:g} GB/s nominal ({figure.source}), here of {mine:g}"
             found[name] = Number(round(figure.value * mine / base, 6), f"assumed: {share}")
-    for name in ("launch_us", "nvlink_hop_us"):
+    for name, same in (("launch_us", here), ("nvlink_hop_us", joined)):
         figure = getattr(table, name)
-        found[name] = Number(figure.value, figure.told() if here else f"assumed: as {figure.source}")
+        found[name] = Number(figure.value, figure.told() if same else f"assumed: as {figure.source}")
     return found

@@ -50,6 +50,7 @@ def read(node: Snapshot) -> Readings:
         "device_sms": _device_sms(node),
         "memory_bytes": _least(node, lambda gpu: gpu.memory_total_bytes, "NVML total"),
         "smem_bytes": _smem(node),
+        "compute_capability": _capability(node),
         **_adapters(context, found, len(gpus)),
     }
     name = node.origin.name or value_or(node.host.hostname, "") or "this machine"
@@ -135,24 +136,42 @@ def _smem(node: Snapshot) -> Reading:
     return Reading(SMEM_BYTES[capability], f"compute capability {capability}")
 
 
+def _capability(node: Snapshot) -> Reading:
+    """The lowest."""
+    found = []
+    for gpu in value_or(node.gpu.gpus, ()):
+        if isinstance(gpu.compute_capability, Absent):
+            return Reading(gpu.compute_capability)
+        found.append(gpu.compute_capability)
+    numbers = [float(text) for text in found if text.replace(".", "", 1).isdigit()]
+    if len(numbers) < len(found):
+        return Reading(Absent("unsupported", f"compute capability {found[0]} is no number"))
+    return Reading(min(numbers), "compute capability (NVML)") if numbers else Reading(_no_gpu(node))
+
+
+_ADAPTERS = ("fast_atomics", "max_qp", "nics_per_gpu", "gdaki")
+
+
 def _adapters(context: Context, found: Capabilities, num_gpus: int) -> dict[str, Reading]:
     """Of the fabric's active ports."""
     try:
         fabric = nics.fabric(context)
     except Unreadable as error:
-        return dict.fromkeys(("fast_atomics", "max_qp", "nics_per_gpu"), Reading(error.absent))
+        return dict.fromkeys(_ADAPTERS, Reading(error.absent))
     devices = {nic.device.name: nic.device for nic in fabric if nic.active}
     if not devices or not num_gpus:
         missing = Reading(Absent("not_found", "no active RDMA port" if num_gpus else "no GPU"))
-        return dict.fromkeys(("fast_atomics", "max_qp", "nics_per_gpu"), missing)
+        return dict.fromkeys(_ADAPTERS, missing)
     limits = [device.max_qp for device in devices.values()]
     known = [limit for limit in limits if not isinstance(limit, Absent)]
     absent = next((limit for limit in limits if isinstance(limit, Absent)), None)
     kinds = found.atomics
+    efa = any(nic.is_efa for nic in fabric if nic.active)
     return {
         "fast_atomics": Reading(kinds if isinstance(kinds, Absent) else kinds == "fast", f"RDMA atomics: {kinds}"),
         "max_qp": Reading(absent if absent is not None else min(known), f"max_qp of {_some(tuple(devices))}"),
         "nics_per_gpu": Reading(len(devices) / num_gpus, f"{len(devices)} adapters, {num_gpus} GPUs"),
+        "gdaki": Reading(not efa, "EFA devices" if efa else "no EFA device"),
     }
 
 

@@ -21,8 +21,29 @@ class RefusalError(EpctlError):
 
 MAX_COUNT = 1 << 40
 """Counts past this are typing errors (and would make the arithmetic crawl), not clusters."""
-MAX_GBS = 1e6
-"""1 PB/s: no link comes near, so a larger rate was given in another unit."""
+MIN_GBS, MAX_GBS = 0.01, 20_000.0
+"""Rates that are planned with: 10 MB/s is less than any adapter or SM moves, 20 TB/s more than a GPU's HBM. Others have another unit."""
+RATES = f"rates are in GB/s (1e9 bytes/s), from {MIN_GBS:g} to {MAX_GBS:g}"
+MAX_SEED = 1 << 63
+_LARGEST: dict[str, int] = {
+    "nodes": 1 << 16,
+    "gpus_per_node": 1 << 12,
+    "hidden": 1 << 20,
+    "tokens": 1 << 24,
+    "max_qp": 1 << 30,
+    "contexts": 1 << 20,
+    "inflight": 1 << 16,
+    "layers": 1 << 16,
+    "entries_per_token": 1 << 16,
+    "max_reads_per_qp": 1 << 16,
+    "seed": MAX_SEED,
+}
+"""Field of a request → the largest value that can be meant; what kernels and memory take is judged by the plan."""
+
+
+def largest(field: str) -> int:
+    """The largest count that `field` of a request can have."""
+    return _LARGEST.get(field, MAX_COUNT)
 
 
 def positive(name: str, value: int) -> int:
@@ -38,13 +59,13 @@ def positive(name: str, value: int) -> int:
 
 
 def rate(name: str, value: float, code: str, *, example: str, deepep_2_5_0: str = "") -> float:
-    """`value` as a bandwidth in GB/s. Raises RefusalError `code` where it is zero, negative or no number, absurd_argument past 1 PB/s."""
+    """`value` as a bandwidth in GB/s. Raises RefusalError `code` where it is zero, negative or no number, absurd_argument outside of
+    MIN_GBS to MAX_GBS."""
     if not math.isfinite(value) or value <= 0:
         why = "this plan divides by it, and a rate that is not known cannot be planned for"
         raise RefusalError(
             code, f"{name} is {value}", why, f"give {name} in GB/s, such as {example}", deepep_2_5_0=deepep_2_5_0
         )
-    if value > MAX_GBS:
-        why = f"rates are in GB/s (1e9 bytes/s) and stop at {MAX_GBS:.0f}"
-        raise RefusalError("absurd_argument", f"{name} is {value}", why, f"give {name} in GB/s, such as {example}")
+    if not MIN_GBS <= value <= MAX_GBS:
+        raise RefusalError("absurd_argument", f"{name} is {value}", RATES, f"give {name} in GB/s, such as {example}")
     return value

@@ -31,6 +31,8 @@ class Trace(Struct, frozen=True, eq=False):
     num_topk: int
     experts: Sequence[int]
     """Tokens one after another, num_topk each."""
+    padding: int = 0
+    """Rows without any pick that were left out."""
 
     @property
     def num_tokens(self) -> int:
@@ -39,12 +41,13 @@ class Trace(Struct, frozen=True, eq=False):
 
 def trace_from_rows(rows: Iterable[Iterable[int]], num_experts: int) -> Trace:
     """A trace from rows of top-k indices (lists, or an array that iterates over rows); -1 means nothing picked.
+    Rows of -1 alone are padding of a batch, not tokens: they are left out and counted.
 
     Raises RefusalError trace_invalid where rows differ in length, are empty, hold an expert twice, or one outside [-1, num_experts).
     """
     gates.check_experts(num_experts)
     experts = array("i")
-    num_topk = 0
+    num_topk = padding = 0
     for row_idx, row in enumerate(rows):
         picks = [int(expert) for expert in row]
         num_topk = num_topk or len(picks)
@@ -54,12 +57,14 @@ def trace_from_rows(rows: Iterable[Iterable[int]], num_experts: int) -> Trace:
             raise RefusalError(
                 "trace_invalid", f"row {row_idx} of the gate trace {fault}", "a token picks k distinct experts", todo
             )
-        experts.extend(picks)
+        if max(picks) < 0:
+            padding += 1
+        else:
+            experts.extend(picks)
     if not experts:
-        raise RefusalError(
-            "trace_invalid", "the gate trace has no row", "there is nothing to average over", "give at least one token"
-        )
-    return Trace(num_experts, num_topk, experts)
+        what = f"all {padding} rows of the gate trace are padding" if padding else "the gate trace has no row"
+        raise RefusalError("trace_invalid", what, "there is nothing to average over", "give at least one token")
+    return Trace(num_experts, num_topk, experts, padding)
 
 
 def _row_fault(picks: list[int], num_topk: int, num_experts: int) -> str:

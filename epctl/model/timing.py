@@ -8,15 +8,15 @@ in GB/s (1e9 bytes/s), so bytes / rate / 1000 are us.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
 from epctl.model.ep_types import EpPlan
 from epctl.model.inputs import Node
 from epctl.model.refusal import RefusalError, rate
-from epctl.model.rules import Layout, Rules, rules_named
+from epctl.model.rules import Rules, rules_named
 from epctl.model.timing_bands import BEST_WRITE, KERNEL_US, NVLINK_SHARE, RDMA_SHARE, rdma_bytes, write_share
+from epctl.model.timing_latency import latency_terms
 from epctl.model.timing_rows import check_workload, copy_bytes, row_bytes
 from epctl.model.timing_types import Band, Stage, StageTime, Term, Workload
 from epctl.model.traffic import Domain, Traffic, stages
@@ -117,6 +117,8 @@ def _stage(call: _Call, stage: Stage, *, overlap: bool) -> StageTime:
     latencies = _latency_terms(call, stage)
     copy = _second_kernel(call, stage, row)
     slowest = max(parts, key=_US, default=None)
+    hottest = max(parts, key=lambda part: part.us * _load(call, stage, part), default=None)
+    busiest = hottest.us * _load(call, stage, hottest) if hottest else 0.0
     main = slowest.us if slowest else 0.0
     latency, copy_us = sum(term.us for term in latencies), copy.us if copy else 0.0
     us = main + latency + copy_us
@@ -130,8 +132,9 @@ def _stage(call: _Call, stage: Stage, *, overlap: bool) -> StageTime:
         terms=_terms(parts, slowest, latencies, copy, binding) if call.explain else (),
         us=us,
         us_low=_low(call, parts, latencies, copy_us),
-        us_high=_high(call, parts, latencies, copy_us, overlap=overlap),
-        us_slow_rank=us + (main + copy_us) * (call.work.slow_rank - 1),
+        us_high=_high(call, stage, parts, latencies, copy_us, overlap=overlap),
+        us_slow_rank=busiest + latency + copy_us * call.work.slow_rank,
+        binding_slow_rank=_binding(hottest, busiest, latency, copy_us * call.work.slow_rank),
         binding=binding,
         logical_gbs=_gbs(logical, us),
         wire_gbs=_gbs(wire.bytes if wire else 0.0, us),
@@ -142,6 +145,22 @@ def _stage(call: _Call, stage: Stage, *, overlap: bool) -> StageTime:
         copies=call.copies,
         row_bytes=row,
     )
+
+
+def _load(call: _Call, stage: Stage, part: _Part) -> float:
+    """Of the busiest rank, over the mean.
+
+    Two-level kernels: a node's GPUs share what crosses RDMA, whichever of them it is for, and so do the SMs that forward it. Only what
+    the expert's rank itself pushes over NVLink in combine takes SMs there.
+    """
+    rank, node = call.work.slow_rank, call.work.slow_node
+    if not call.domain.two_level or part.name in ("nvlink", "hbm"):
+        return rank
+    if part.name == "rdma" or stage == "dispatch":
+        return node
+    traffic = call.traffic[stage]
+    pushed = min(1.0, traffic.nvlink / (traffic.sm_read if part.name == "sm_read" else traffic.sm_write))
+    return node + (rank - node) * pushed
 
 
 def _gbs(moved: float, us: float) -> float:
@@ -170,7 +189,8 @@ def _parts(call: _Call, stage: Stage, row: int) -> list[_Part]:
     if traffic.rdma:
         line = rate("the RDMA rate", node.rdma_gbs.value, "rdma_bandwidth_missing", example="50")
         moved = rdma_bytes(traffic.rdma * call.copies, row)
-        told = f"({traffic.rdma:.4f} x {size} + headers) / ({line:g} GB/s line rate x {RDMA_SHARE.expected})"
+        share = f"{RDMA_SHARE.expected}" if call.node.gdaki.value else f"{RDMA_SHARE.expected}, assumed: as InfiniBand"
+        told = f"({traffic.rdma:.4f} x {size} + headers) / ({line:g} GB/s line rate x {share})"
         parts.append(_part("rdma", moved, line, RDMA_SHARE, told))
     for name, volume, per_sm in (
         ("sm_read", traffic.sm_read, rules.sm_read_gbs),
@@ -204,33 +224,7 @@ def _nvlink(call: _Call, stage: Stage, moved: float, size: str) -> _Part:
 def _latency_terms(call: _Call, stage: Stage) -> tuple[Term, Term, Term]:
     node = call.node
     times = (float(node.launch_us.value), float(node.nvlink_hop_us.value), float(node.rdma_hop_us.value))
-    return _latencies(call.domain, stage, call.rules.layout, times)
-
-
-@lru_cache(maxsize=1024)
-def _latencies(
-    domain: Domain, stage: Stage, layout: Layout, times: tuple[float, float, float]
-) -> tuple[Term, Term, Term]:
-    """Launches, flag hops and fixed cost; times: of a launch, of a hop over NVLink, of one over RDMA."""
-    launch, near, far = times
-    launches = 2 if layout == "staged" else 1
-    nvlink, rdma = _hops(domain, stage)
-    hops = f"{nvlink} over NVLink x {near:g} us + {rdma} over RDMA x {far:g} us"
-    fixed = KERNEL_US[layout]
-    kernel = f"{fixed.expected:g} us ({fixed.low:g} to {fixed.high:g}): {fixed.source}"
-    return (
-        Term("launch", 0.0, 0.0, launches * launch, f"{launches} x {launch:g} us", adds=True),
-        Term("hops", 0.0, 0.0, nvlink * near + rdma * far, hops, adds=True),
-        Term("kernel", 0.0, 0.0, fixed.expected, kernel, adds=True),
-    )
-
-
-def _hops(domain: Domain, stage: Stage) -> tuple[int, int]:
-    """Flags one after another, over NVLink and RDMA. Dispatch: counts, then data (two-level: forwarded over NVLink); combine: data."""
-    if domain.num_ranks == 1:
-        return 0, 0
-    flags = 2 if stage == "dispatch" else 1
-    return (flags, 0) if domain.num_nodes == 1 else (int(domain.two_level), flags)
+    return latency_terms(call.domain, stage, call.rules.layout, times)
 
 
 def _second_kernel(call: _Call, stage: Stage, row: int) -> Term | None:
@@ -272,15 +266,22 @@ def _low(call: _Call, parts: list[_Part], latencies: tuple[Term, Term, Term], co
 
 
 def _high(
-    call: _Call, parts: list[_Part], latencies: tuple[Term, Term, Term], copy_us: float, *, overlap: bool
+    call: _Call,
+    stage: Stage,
+    parts: list[_Part],
+    latencies: tuple[Term, Term, Term],
+    copy_us: float,
+    *,
+    overlap: bool,
 ) -> float:
     """Flags take twice as long under load; a second kernel that shares HBM with another gets half of it."""
-    main = max((part.us_high for part in parts), default=0.0)
+    times = {part.name: part.us_high * _load(call, stage, part) for part in parts}
+    main = max(times.values(), default=0.0)
     if call.domain.two_level:
-        main = max(main, sum(part.us_high for part in parts if part.name in ("nvlink", "rdma")))
+        main = max(main, times.get("nvlink", 0.0) + times.get("rdma", 0.0))
     _, hops, _ = latencies
     fixed = _fixed(latencies, KERNEL_US[call.rules.layout].high) + hops.us
-    return (main + copy_us * (2 if overlap else 1)) * call.work.slow_rank + fixed
+    return main + copy_us * (2 if overlap else 1) * call.work.slow_rank + fixed
 
 
 def _fixed(latencies: tuple[Term, Term, Term], kernel_us: float) -> float:

@@ -71,6 +71,11 @@ def check_workload(plan: EpPlan, work: Workload) -> None:
         what = f"the busiest rank is to get {work.slow_rank} times the mean"
         why = f"the largest of {ranks} loads is at least their mean and at most their sum"
         raise RefusalError("slow_rank_out_of_range", what, why, f"give 1.0 to {ranks}")
+    nodes = plan.physical_domain.rdma_ranks
+    if not 1.0 <= work.slow_node <= nodes:
+        what = f"the busiest node is to get {work.slow_node} times the mean"
+        why = f"the largest of {nodes} loads is at least their mean and at most their sum"
+        raise RefusalError("slow_node_out_of_range", what, why, f"give 1.0 to {nodes}")
     if work.sends == "selection" and plan.logical_domain.scaleout_ranks > 1:
         what, why = "low-latency sends over a two-level plan", "one send a selection goes straight to the expert's rank"
         raise RefusalError("low_latency_not_direct", what, why, "give --mode direct")

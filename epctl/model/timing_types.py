@@ -24,6 +24,8 @@ class Workload(Struct, frozen=True, kw_only=True):
     sends: Sends = "rank"
     slow_rank: float = 1.0
     """Copies at the busiest rank over the mean of all (`spread.RankLoad.step_max_mean`, or its p99): what the group waits for."""
+    slow_node: float = 1.0
+    """The same of nodes. In two-level kernels it is the load of RDMA: the GPUs of a node share what comes in, whichever it is for."""
 
 
 class Band(Struct, frozen=True):
@@ -66,6 +68,8 @@ class StageTime(Struct, frozen=True, kw_only=True):
     """Links at the worst of the band, slow rank, no overlap between the levels of a two-level kernel, HBM shared with other kernels."""
     us_slow_rank: float
     """As `us`, on the busiest rank."""
+    binding_slow_rank: str
+    """As `binding`, there."""
     binding: str
     """Name of the term that decides, or latency where launches, hops and fixed costs together take longest."""
     logical_gbs: float

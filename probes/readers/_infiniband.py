@@ -13,7 +13,8 @@ F = TypeVar("F")
 LINK_LAYERS = frozenset({"InfiniBand", "Ethernet", "Unspecified", "Unknown", "IB"})
 """Every name of a link layer that a kernel or a library prints: a last word outside of them was cut."""
 
-_DECIMAL = re.compile(r"-?[0-9]{1,20}")
+_DECIMAL = re.compile(r"[0-9]{1,20}")
+_LARGEST = 2**64 - 1
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 _REAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _GID = re.compile(r"(?:[0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}")
@@ -75,11 +76,12 @@ class Problems:
 
 
 def integer(value: str | None) -> int | None:
-    """`value` as an integer, decimal or 0x…; None where it is something else or no 64 bit number could be as long."""
+    """`value` as a number without a sign, decimal or 0x…; None where it is something else, or more than 64 bits hold."""
     if value is None:
         return None
     if _DECIMAL.fullmatch(value):
-        return int(value)
+        number = int(value)
+        return number if number <= _LARGEST else None
     return int(value, 16) if _HEX.fullmatch(value) else None
 
 

@@ -12,6 +12,8 @@ F = TypeVar("F")
 _LOOKED_AT = 1000
 """Lines that belong to no listing are looked at up to this number: garbage costs no more than that."""
 _LINE_CHARS = 200
+MOST_KEPT = 200
+"""Pieces of damage that are kept: of thousands, the first ones say what is wrong."""
 
 _ERRORS = (
     re.compile(
@@ -62,11 +64,16 @@ class Damage:
             if self._cut:  # a text ends once: what is missing behind that place is no further damage
                 return
             self._cut = True
-        self._places.add(where)
-        self._problems.setdefault((kind, where), Problem(kind, where, line.strip()[:_LINE_CHARS]))
+        elif kind != "too_many" and len(self._problems) >= MOST_KEPT:
+            return
+        key = (kind, where[-_LINE_CHARS:])
+        if key not in self._problems:
+            self._places.add(key[1])
+            self._problems[key] = Problem(*key, line.strip()[:_LINE_CHARS])
 
     def has(self, where: str) -> bool:
-        return where in self._places
+        """Whether damage is known at that place; past MOST_KEPT pieces no further place becomes known."""
+        return where[-_LINE_CHARS:] in self._places
 
     def foreign(self, line: str, where: str = "") -> None:
         """Notes a line that the tool does not print: an error, or text that cannot be read. What a shell puts around a

@@ -46,6 +46,8 @@ _PROVIDER = re.compile(
 )
 _NIC_GROUP = re.compile(r"NET/OFI NIC group (\d{1,5}) device #\d{1,5} (\S{1,40})", re.ASCII)
 _GDR = re.compile(r"\bGDR ([01])\b", re.ASCII)
+MAX_NETWORKS = 256
+"""Names of networks that are kept; a job has one, or a few where its processes disagree."""
 
 
 class NetDevice(Struct, omit_defaults=True):
@@ -108,7 +110,8 @@ def _number(text: str | None) -> int | None:
 
 class NetReader:
     def __init__(self) -> None:
-        self.networks: list[str] = []
+        self.networks: dict[str, None] = {}
+        self.network_left_out = ""
         self.net_plugin: str | None = None
         self.gin_plugin: str | None = None
         self.gin_type: int | None = None
@@ -140,9 +143,7 @@ class NetReader:
         elif text.startswith(("Channel ", "Ring ")):
             self._take_path(text)
         elif text.startswith("Using network "):
-            name = text.removeprefix("Using network ").strip()
-            if name and name not in self.networks:
-                self.networks.append(name)
+            self._take_network(text.removeprefix("Using network ").strip()[:200])
         elif text.startswith("Bootstrap") and (found := _BOOTSTRAP.match(text)):
             self.bootstrap.setdefault(record.host, found.group(1))
         elif text.startswith("MNNVL") and (found := _FABRIC.match(text)):
@@ -150,6 +151,13 @@ class NetReader:
             self.fabric.setdefault((record.host, bus_id), Fabric(bus_id, uuid, clique, int(state), health, record.host))
         else:
             self._take_other(text)
+
+    def _take_network(self, name: str) -> None:
+        if name and name not in self.networks:
+            if len(self.networks) < MAX_NETWORKS:
+                self.networks[name] = None
+            else:
+                self.network_left_out = self.network_left_out or name
 
     def _take_other(self, text: str) -> None:
         if self.channels is None and (found := _CHANNELS.match(text)):
@@ -179,7 +187,7 @@ class NetReader:
         elif found := _NIC_GROUP.match(text):
             self._groups_of = self._groups_of or (record.host, record.pid)
             group = self.nic_groups.setdefault(int(found.group(1)), [])
-            if self._groups_of == (record.host, record.pid) and found.group(2) not in group[:64]:
+            if self._groups_of == (record.host, record.pid) and len(group) < 64 and found.group(2) not in group:
                 group.append(found.group(2))
         elif self.provider is None and (found := _PROVIDER.match(text)):
             self.provider = Provider(found.group(1), int(found.group(3)), found.group(2))
@@ -229,7 +237,7 @@ class NetReader:
 
     def net_devices(self) -> list[NetDevice]:
         """Devices of the network in use, as the first process lists them."""
-        network = self.networks[0] if self.networks else ""
+        network = next(iter(self.networks), "")
         if network.startswith("Socket"):
             return self._sockets
         if network and not network.startswith(("IB", "UCX", "SHARP", "gIB")):

@@ -99,7 +99,7 @@ def _other(blocks: list[GpuText], line: str, is_last: bool, damage: Damage) -> N
     if is_last and blocks and _BEGUN.match(line):
         blocks[-1].cut = True
         damage.add("truncated", blocks[-1].where, line)
-    elif blocks and error_kind(line) == "unsupported":
+    elif blocks and "support" in line[:1000].lower() and error_kind(line) == "unsupported":
         blocks[-1].condition = "unsupported"
     else:
         damage.foreign(line)

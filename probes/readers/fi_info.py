@@ -25,6 +25,8 @@ _VERBOSE = {
 }
 """Where the long form (`fi_info -v`) has the same six."""
 _NO_NIC = frozenset({"shm", "sm2", "lnx", "lo"})
+MAX_ENTRIES = 20_000
+"""Entries that are kept. A node has at most some hundred: 32 NICs, a few kinds of endpoint, a few protocols."""
 _NO_DATA = 61
 _CODES = {_NO_DATA: "no_devices", 38: "unsupported", 13: "permission", 1: "permission", 19: "no_devices"}
 """Numbers of the system's errors, which the text next to them names in the user's language."""
@@ -63,6 +65,9 @@ def read(raw: bytes) -> Reading[Facts]:
     if blocks and not text.endswith("\n"):
         _drop_cut_value(blocks)
     _check(blocks, damage)
+    if len(blocks) > MAX_ENTRIES:
+        damage.add("too_many", f"entries past the first {MAX_ENTRIES}")
+        del blocks[MAX_ENTRIES:]
     entries = [Entry(**block) for block in blocks]
     devices = list(dict.fromkeys(device for entry in entries if (device := _device(entry))))
     n_rdm = sum(entry.provider == "efa" and entry.type == "FI_EP_RDM" for entry in entries)
@@ -100,6 +105,7 @@ def _blocks(text: str, damage: Damage) -> tuple[list[dict[str, str]], tuple[int,
 def _put(blocks: list[dict[str, str]], key: str, value: str, fresh: bool) -> bool:
     """Adds a key to the last entry, or to a new one. Returns whether the next key starts a new one: it never does."""
     if fresh or not blocks or key in blocks[-1]:
+        del blocks[MAX_ENTRIES:]  # the one past the limit stands for all that are left out
         blocks.append({})
     blocks[-1][key] = value
     return False

@@ -91,7 +91,7 @@ _NUMBERS = frozenset({"base_lid", "lmc", "sm_lid"})
 _GUID = re.compile(r"0x[0-9a-fA-F]{16}")
 _PANICS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("no_such_device", re.compile(r"'(?P<device>[^'\n]{1,128})' IB device can't be found")),
-    ("permission", re.compile(r"ibpanic:[^\n]*\(?(?:Permission denied|Operation not permitted)")),
+    ("permission", re.compile(r"^ibpanic:[^\n]{0,400}(?:Permission denied|Operation not permitted)", re.MULTILINE)),
     ("device_open_failed", re.compile(r"stat of IB device '(?P<device>[^'\n]{1,128})' failed")),
     ("no_devices", re.compile(r"can't list IB device names|No IB devices? found", re.IGNORECASE)),
     ("module_not_loaded", re.compile(r"can't init UMAD library")),
@@ -127,7 +127,8 @@ class _Listing:
             self.devices.append(_DeviceBlock(header.group(2), header.group(1)))
             self.port = None
         elif stripped.startswith("ibpanic:"):
-            self._fail(stripped)
+            if self.problems.looks_at_strange_line():
+                self._fail(stripped[:400])
         elif ":" in stripped:
             if not stripped.startswith("ibwarn:") and not ib.is_shell(stripped):
                 self._take_field(stripped)

@@ -84,20 +84,11 @@ class _DeviceBlock:
         return len(self.fields) + sum(len(port.fields) + len(port.gids) for port in self.ports)
 
 
-_DEVICE_KEYS = {
-    "transport": "transport",
-    "fw_ver": "firmware",
-    "node_guid": "node_guid",
-    "sys_image_guid": "sys_image_guid",
-    "vendor_id": "vendor_id",
-    "vendor_part_id": "vendor_part_id",
-    "hw_ver": "hw_ver",
-    "board_id": "board_id",
-    "phys_port_cnt": "phys_port_cnt",
-    "atomic_cap": "atomic_cap",
-    "max_qp": "max_qp",
-    "max_qp_rd_atom": "max_qp_rd_atom",
-}
+_SAME_NAME = (
+    "transport node_guid sys_image_guid vendor_id vendor_part_id hw_ver board_id phys_port_cnt atomic_cap max_qp"
+    " max_qp_rd_atom"
+)
+_DEVICE_KEYS = {"fw_ver": "firmware"} | {name: name for name in _SAME_NAME.split()}
 _PORT_KEYS = {
     "state": "state",
     "max_mtu": "max_mtu",
@@ -185,9 +176,8 @@ class _Listing:
             if (key in _PORT_KEYS or key in _DEVICE_KEYS) and not self.cut_front:
                 self.cut_front = True
                 self.problems.add("truncated", "start", line)
-        elif key == "port" and (number := ib.integer(value)) is not None:
-            self.port = _PortBlock(number)
-            self.devices[-1].ports.append(self.port)
+        elif key == "port":
+            self._take_port(value, line)
         elif self.port is None:
             self.devices[-1].is_verbose |= key in {"max_mr_size", "max_qp"}
             if name := _DEVICE_KEYS.get(key):
@@ -198,6 +188,15 @@ class _Listing:
             self.port.gids[index] = Gid(index, address.strip(), kind.strip() or None)
         elif name := _PORT_KEYS.get(key):
             self.port.fields.setdefault(name, value)
+
+    def _take_port(self, value: str, line: str) -> None:
+        number = ib.integer(value)
+        if number is None:  # what follows must not be taken for the port before it
+            self.port = None
+            self.problems.add("unparsable", f"{self.devices[-1].name} port", line)
+        else:
+            self.port = _PortBlock(number)
+            self.devices[-1].ports.append(self.port)
 
     def take_tail(self, line: str) -> None:
         """The last line where no line end closes it: taken when it is surely whole, else it is the cut."""

@@ -213,8 +213,8 @@ class _Log:
             hosts=list(self.hosts),
             ranks=ranks,
             ranks_unfinished=[rank.rank for rank in ranks if not rank.init_complete],
-            network=net.networks[0] if net.networks else None,
-            networks=net.networks,
+            network=next(iter(net.networks), None),
+            networks=list(net.networks),
             net_plugin=net.net_plugin,
             gin_plugin=net.gin_plugin,
             gin_type=net.gin_type,
@@ -267,8 +267,10 @@ def read(raw: bytes) -> Reading[Facts]:
             log.take_other(line)
     if not log.is_one:
         return Reading("error", Facts(), error=error_of(text) or {"kind": "unparsable", "message": first_line(text)})
+    problems: list[Problem] = []
     cut = _cut_line(text, log.hosts)
     if cut or was_cut(raw):
-        where = "last record" if cut else "past the limit"
-        return Reading("partial", log.facts(), problems=(Problem("truncated", where, cut[:200]),))
-    return Reading("ok", log.facts())
+        problems.append(Problem("truncated", "last record" if cut else "past the limit", cut[:200]))
+    if log.net.network_left_out:
+        problems.append(Problem("too_many", "networks", log.net.network_left_out))
+    return Reading("partial" if problems else "ok", log.facts(), problems=tuple(problems))

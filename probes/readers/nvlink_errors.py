@@ -88,7 +88,9 @@ def _is_ber(name: str) -> bool:
 
 def _is_value(name: str, value: str) -> bool:
     form = _BER if _is_ber(name) else _COUNT
-    return form.match(value) is not None or value.upper() == "N/A"
+    if form.match(value) is None:
+        return value.upper() == "N/A"
+    return form is _BER or int(value) < 2**64
 
 
 def _value(name: str, value: str) -> Value:

@@ -31,6 +31,7 @@ _STATE = re.compile(
     r"|LinkErrorRecovery|Phy Test|CA|<unknown>)"
 )
 """Values that are whole though no line end follows them."""
+_SIGNED = re.compile(r"-?[0-9]+")
 _NO_SUCH_TREE = re.compile(r"/sys/class/infiniband/?'?: (?:No such file|Datei oder)")
 
 
@@ -108,6 +109,7 @@ class _Tree:
             lacking = next((name for name in required if folder + name not in self.files), None)
             if lacking and device.name not in known:
                 self._add_gap(device, devices, folder + lacking)
+        self._find_strange_numbers()
         for device in devices:
             if lists_all and not device.ports and device.name not in known:
                 self._add_gap(device, devices, f"{device.name}/ports")
@@ -115,6 +117,16 @@ class _Tree:
     def _add_gap(self, device: Device, devices: list[Device], where: str) -> None:
         if not self.problems.is_cut():
             self.problems.add("truncated" if device is devices[-1] else "incomplete", where)
+
+    def _find_strange_numbers(self) -> None:
+        """Reports numbers that no kernel prints, in paths and counters; `N/A` in place of a counter is none."""
+        for path, value in self.files.items():
+            parts = path.split("/")[1:]
+            numbers = [parts[at + 1] for at in (0, 2) if len(parts) > at + 1 and parts[at] in {"ports", "gids"}]
+            if "counters" in path and _SIGNED.fullmatch(value[:5000]):
+                numbers.append(value)
+            if any(ib.integer(number) is None for number in numbers):
+                self.problems.add("unparsable", path, value[:200])
 
     def _find_unparsable(self, folder: str, values: dict[str, Any]) -> None:
         for name, value in values.items():

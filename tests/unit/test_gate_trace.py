@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from epctl.core.errors import EpctlError
-from epctl.probes.gate_trace import is_trace, read_rows
+from epctl.probes import gate_trace
+from epctl.probes.gate_trace import GateTrace, is_trace, read_rows, read_trace
 
 ROWS = ((0, 1, 2), (3, -1, 5))
 
@@ -82,6 +83,14 @@ DAMAGED = {
     "words": ("t.csv", b"0,1\nx,y\n"),
     "nothing": ("t.csv", b"\n\n"),
     "names alone": ("t.csv", b"a,b\n"),
+    "names twice": ("t.csv", b"a,b\nc,d\n1,2\n"),
+    "a field without end": ("t.csv", b"0," + b"1" * 140_000),
+    "a quote without end": ("t.csv", b'0,"1\n' + b"1,2\n" * 50_000),
+    "rows of unequal length": ("t.csv", b"0,1\n2\n"),
+    "an index alone": ("t.csv", b"token\n0\n1\n"),
+    "records": ("t.npy", npy(ROWS).replace(b"'<i8'", b"[('a', '<i8')]")),
+    "sizes that are no numbers": ("t.npy", npy(ROWS).replace(b"(2, 3)", b"('2', 3)")),
+    "a size below zero": ("t.npy", npy(ROWS).replace(b"(2, 3)", b"(-2, -3)")),
 }
 
 
@@ -140,3 +149,36 @@ def test_pt_is_loaded_without_running_code(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(2):
         with pytest.raises(EpctlError):
             read_rows(tmp_path / "t.pt")
+
+
+def test_a_mark_of_byte_order_costs_no_row(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_bytes(b"\xef\xbb\xbf0,1,2\n3,-1,5\n")
+    assert read_rows(file) == ROWS
+
+
+@pytest.mark.parametrize("name", ["token", "idx", "Index", ""])
+def test_a_column_of_row_numbers_is_no_expert(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(f"{name},e0,e1,e2\n0,0,1,2\n1,3,-1,5\n", "utf-8")
+    found = read_trace(file)
+    assert found.rows == ROWS
+    assert f"({name or 'without heading'})" in found.note
+
+
+@pytest.mark.parametrize("form", ["csv", "npy", "fortran"])
+def test_of_a_long_trace_rows_are_taken_evenly_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(gate_trace, "MAX_ROWS", 10)
+    rows = tuple((token, token + 1) for token in range(35))
+    file = tmp_path / ("t.csv" if form == "csv" else "t.npy")
+    text = "\n".join(",".join(map(str, row)) for row in rows)
+    file.write_bytes(text.encode() if form == "csv" else npy(rows, fortran=form == "fortran"))
+    found = read_trace(file)
+    assert found.rows == rows[:: found.stride]
+    assert 5 <= len(found.rows) <= 10
+    assert f"{len(found.rows)} of its 35 rows" in found.note
+    monkeypatch.setattr(gate_trace, "MAX_ROWS", 35)
+    assert read_trace(file) == GateTrace(rows, 35, 1)
+    assert read_trace(file).note == ""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from epctl.core.snapshot.gpu import Setting
 from epctl.probes.collectors.environment import is_secret, is_wanted
 from epctl.probes.env import env, parse_conf
-from epctl.probes.source import COLLECTORS
+from epctl.probes.source import COLLECTORS, RecordingSource
 from tests.support.damage import damaged_source
 from tests.support.fake_source import FakeSource
 from tests.support.probing import odd_document, reason, survives
@@ -96,3 +96,24 @@ def test_any_damage_gives_an_area(data: st.DataObject) -> None:
         documents={"environment": odd_document(DOCUMENT, data)},
     )
     survives(env=env(damaged_source(whole, data)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"root:$6$salt$hash=:19000:0:99999:7:::\n",
+        b"PASSPHRASE=hunter2\nNCCL_TOKEN=hunter2\n# NCCL_OLD=hunter2\nhunter2\n",
+        b"VLLM_API_KEY = hunter2\n",
+    ],
+)
+def test_a_bundle_keeps_of_any_file_only_settings_that_are_no_secret(content: bytes) -> None:
+    document = {"variables": {"NCCL_CONF_FILE": "/etc/any"}, "withheld": [], "home": "/root"}
+    inner = FakeSource(
+        files={"/etc/any": content + b"NCCL_DEBUG=WARN\nNCCL_BUFFSIZE = 1\n"}, documents={"environment": document}
+    )
+    source = RecordingSource(inner)
+    area = env(source)
+    assert source.recording.files["/etc/any"] == b"NCCL_DEBUG=WARN\nNCCL_BUFFSIZE = 1\n"
+    assert area.nccl_conf == (Setting("NCCL_DEBUG", "WARN"),)
+    assert "hunter2" not in repr(area)
+    assert "hash" not in repr(area)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epctl.probes.readers.fi_info import read
+from epctl.probes.readers.fi_info import MAX_ENTRIES, read
 
 ENTRY = """\
 provider: efa
@@ -80,3 +80,10 @@ def test_missing_library_is_named() -> None:
     reading = read(b"fi_info: error while loading shared libraries: libfabric.so.1: cannot open shared object file\n")
     assert reading.error is not None
     assert reading.error["kind"] == "library_missing"
+
+
+def test_ten_thousands_of_damaged_entries_leave_a_bounded_reading_that_says_so() -> None:
+    reading = read(b"provider: x\n" * (MAX_ENTRIES + 5))
+    assert len(reading.problems) <= 202
+    assert len(reading.facts.entries) == reading.facts.n_entries == MAX_ENTRIES
+    assert ("too_many", f"entries past the first {MAX_ENTRIES}") in [(p.kind, p.where) for p in reading.problems]

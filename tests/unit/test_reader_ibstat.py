@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from epctl.probes.readers.ibstat import read
@@ -124,3 +126,29 @@ def test_numbers_longer_than_any_lid_are_damage_not_an_exception() -> None:
 
 def test_blank_text_is_empty() -> None:
     assert [read(raw).status for raw in (b"", b" \r\n\n")] == ["empty", "empty"]
+
+
+@pytest.mark.parametrize("head", ["", DEVICE], ids=["alone", "behind a device"])
+def test_long_lines_of_the_words_that_open_a_failure_cost_linear_time(head: str) -> None:
+    begin = time.process_time()
+    reading = read((head + ("ibpanic:" * 500 + "\n") * 2000).encode())
+    assert time.process_time() - begin < 3
+    assert reading.status == ("partial" if head else "error")
+    assert [p.kind for p in reading.problems] == (["tool_failed"] if head else [])
+
+
+def test_a_denied_device_behind_another_one_is_still_told_apart() -> None:
+    line = "ibpanic: [4711] main: stat of IB device 'mlx5_1' failed: (Permission denied)\n"
+    assert [(p.kind, p.where) for p in read((DEVICE + line).encode()).problems] == [("permission", "mlx5_0 port 1")]
+
+
+@pytest.mark.parametrize("value", ["-1", "99999999999999999999"])
+def test_numbers_that_no_port_can_have_are_no_numbers(value: str) -> None:
+    text = DEVICE
+    for old in ("Base lid: 200", "SM lid: 1", "LMC: 0", "Number of ports: 1"):
+        text = text.replace(old, f"{old.partition(':')[0]}: {value}")
+    reading = read(text.encode())
+    device = reading.facts.devices[0]
+    assert (device.n_ports, device.ports[0].base_lid, device.ports[0].sm_lid, device.ports[0].lmc) == (None,) * 4
+    assert reading.status == "partial"
+    assert all(p.kind == "unparsable" for p in reading.problems)

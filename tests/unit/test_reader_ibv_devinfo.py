@@ -124,3 +124,22 @@ def test_a_list_of_names_gives_the_names() -> None:
 def test_an_error_text_gives_its_kind_and_no_devices(text: str, kind: str) -> None:
     reading = read(text.encode())
     assert (reading.status, reading.error and reading.error["kind"], reading.facts.devices) == ("error", kind, [])
+
+
+@pytest.mark.parametrize("value", ["-1", "99999999999999999999"])
+def test_numbers_that_no_port_can_have_are_no_numbers(value: str) -> None:
+    text = device(
+        PORT.replace("port_lid:\t\t40", f"port_lid:\t\t{value}").replace("sm_lid:\t\t\t1", f"sm_lid:\t{value}")
+    )
+    reading = read(text.encode())
+    port = reading.facts.devices[0].ports[0]
+    assert (reading.status, port.port_lid, port.sm_lid) == ("partial", None, None)
+    assert [p.where for p in reading.problems] == ["mlx5_0 port 1 sm_lid", "mlx5_0 port 1 port_lid"]
+
+
+def test_the_lines_of_a_port_with_a_negative_number_are_not_given_to_the_port_before() -> None:
+    first = PORT.replace("\t\t\tport_lid:\t\t40\n", "")
+    reading = read(device(first + PORT.replace("port:\t1", "port:\t-2"), 2).encode())
+    (port,) = reading.facts.devices[0].ports
+    assert (port.port, port.port_lid) == (1, None)
+    assert ("unparsable", "mlx5_0 port", "port:\t-2") in [(p.kind, p.where, p.line) for p in reading.problems]

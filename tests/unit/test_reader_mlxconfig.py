@@ -83,3 +83,9 @@ def test_message_of_a_stopped_driver_names_no_device() -> None:
     )
     assert reading.error is not None
     assert reading.error["kind"] == "no_devices"
+
+
+def test_ten_thousands_of_damaged_lines_leave_a_bounded_number_of_problems() -> None:
+    head = "Device #1:\nDevice type: X\nConfigurations: Next Boot\n"
+    reading = read((head + "".join(f"P{i:05} a b c\n" for i in range(50_000))).encode())
+    assert (reading.status, len(reading.problems) <= 201) == ("partial", True)

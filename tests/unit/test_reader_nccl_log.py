@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
+from epctl.probes.readers._nccl_log_net import MAX_NETWORKS
 from epctl.probes.readers.nccl_log import read
 
 HEAD = "node1:101:202 [3] "
@@ -146,3 +148,23 @@ def test_huge_numbers_do_no_harm() -> None:
         ).status
         == "ok"
     )
+
+
+def test_networks_by_the_ten_thousand_cost_linear_time_and_those_left_out_are_named() -> None:
+    raw = b"".join(b"h:1:1 [0] NCCL INFO Using network X%d\n" % i for i in range(60_000))
+    begin = time.process_time()
+    reading = read(raw)
+    assert time.process_time() - begin < 8
+    assert (reading.facts.network, len(reading.facts.networks), reading.status) == ("X0", MAX_NETWORKS, "partial")
+    assert [(p.kind, p.where, p.line) for p in reading.problems] == [("too_many", "networks", f"X{MAX_NETWORKS}")]
+
+
+def test_a_network_named_by_every_process_is_listed_once_in_the_order_of_the_log() -> None:
+    raw = b"".join(b"h:1:1 [0] NCCL INFO Using network %s\n" % name for name in (b"IB", b"Socket", b"IB") * 500)
+    assert (read(raw).status, read(raw).facts.networks) == ("ok", ["IB", "Socket"])
+
+
+def test_a_group_of_more_nics_than_are_kept_does_not_repeat_them() -> None:
+    lines = [f"{HEAD}NCCL INFO NET/OFI NIC group 0 device #{i} 0000:{i:02x}:00.0\n" for i in range(80)] * 2
+    (group,) = read("".join(lines).encode()).facts.nic_groups
+    assert len(group) == len(set(group)) == 64

@@ -58,3 +58,12 @@ def test_gpu_with_all_links_inactive_has_no_counters_and_no_fault() -> None:
     reading = read(b"GPU 0: A (UUID: GPU-a)\nNVML: Unable to retrieve NVLink information as all links are inActive\n")
     assert (reading.status, reading.facts.counter_style) == ("ok", None)
     assert reading.facts.gpus[0].condition == "all_inactive"
+
+
+def test_a_counter_of_more_than_64_bits_is_no_counter() -> None:
+    text = (
+        "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: Replay Errors: 99999999999999999999\n\t Link 0: CRC Errors: 1\n"
+    )
+    reading = read(text.encode())
+    assert reading.facts.gpus[0].links == {0: {"CRC Errors": 1}}
+    assert [(p.kind, p.where) for p in reading.problems] == [("unparsable", "GPU 0 Link 0")]

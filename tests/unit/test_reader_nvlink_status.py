@@ -87,3 +87,9 @@ def test_a_web_page_is_unparsable() -> None:
     assert reading.error is not None
     assert reading.error["kind"] == "unparsable"
     assert reading.facts.gpus == []
+
+
+def test_thousands_of_failed_gpus_leave_a_bounded_number_of_problems() -> None:
+    failed = "GPU {0}: NVIDIA H100 (UUID: GPU-{0})\nNVML: Unable to retrieve NVLink information\n"
+    reading = read("".join(failed.format(index) for index in range(2000)).encode())
+    assert (reading.status, len(reading.problems)) == ("partial", 200)

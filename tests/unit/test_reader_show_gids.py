@@ -80,3 +80,17 @@ def test_an_error_text_gives_its_kind_and_no_rows(text: str, kind: str) -> None:
     reading = read(text.encode())
     assert (reading.status, reading.error and reading.error["kind"], reading.facts.entries) == ("error", kind, [])
     assert reading.facts.n_gids_found is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        LOCAL.replace("mlx5_0\t1\t1", "mlx5_0\t1\t-1"),
+        LOCAL.replace("mlx5_0\t1\t1", "mlx5_0\t-1\t1"),
+        LOCAL.replace("mlx5_0\t1\t1", "mlx5_0\t1\t99999999999999999999"),
+    ],
+)
+def test_a_row_with_a_number_that_no_port_or_table_has_is_damage(row: str) -> None:
+    reading = read((HEAD + row + MAPPED + "n_gids_found=2\n").encode())
+    assert [entry.index for entry in reading.facts.entries] == [5]
+    assert [p.kind for p in reading.problems] == ["unparsable", "count_mismatch"]

@@ -119,3 +119,31 @@ def test_a_value_that_is_no_rate_is_damage() -> None:
 def test_an_error_text_gives_its_kind_and_no_devices(text: str, kind: str) -> None:
     reading = read(text.encode())
     assert (reading.status, reading.error and reading.error["kind"], reading.facts.devices) == ("error", kind, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("mlx5_0/ports/1/counters/port_rcv_data", "-1"),
+        ("mlx5_0/ports/1/counters/port_rcv_data", "18446744073709551616"),
+        ("mlx5_0/ports/1/hw_counters/out_of_sequence", "9" * 6000),
+        ("mlx5_0/ports/1/lid", "-1"),
+        ("mlx5_0/ports/1/gids/-3", "fe80:0000:0000:0000:9c63:c003:0012:c074"),
+        ("mlx5_0/ports/-1/state", "4: ACTIVE"),
+    ],
+)
+def test_numbers_that_no_kernel_prints_are_reported_and_left_out(path: str, value: str) -> None:
+    files = {name: text for name, text in FILES.items() if "\n" not in text.strip()} | {path: value}
+    reading = read("".join(f"{ROOT}{name}:{text.strip()}\n" for name, text in files.items()).encode())
+    assert ("unparsable", path) in [(p.kind, p.where) for p in reading.problems]
+    (port,) = reading.facts.devices[0].ports
+    name = path.rpartition("/")[2]
+    assert name not in (port.counters | port.hw_counters)
+    assert (port.port, [gid.index for gid in port.gids]) == (1, [12])
+
+
+def test_a_counter_that_is_full_or_not_there_is_no_damage() -> None:
+    files = {name: text for name, text in FILES.items() if "\n" not in text.strip()}
+    reading = read("".join(f"{ROOT}{name}:{text.strip()}\n" for name, text in files.items()).encode())
+    assert not [p for p in reading.problems if p.kind == "unparsable"]
+    assert reading.facts.devices[0].ports[0].counters == {"port_rcv_data": 2**64 - 1}

@@ -81,3 +81,9 @@ def test_rows_without_their_header_still_give_the_matrix() -> None:
     assert [(p.kind, p.where) for p in reading.problems] == [("truncated", "header")]
     assert reading.facts.columns == ["GPU0", "GPU1", "NIC0"]
     assert reading.facts.cpu_affinity == {}
+
+
+def test_ten_thousands_of_repeated_rows_leave_a_bounded_number_of_problems() -> None:
+    text = "\tGPU0\tCPU Affinity\n" + "".join(f"GPU{i}\tSYS\t0\n" for i in range(1, 3000))
+    reading = read(text.encode())
+    assert (reading.status, len(reading.problems) <= 201) == ("partial", True)

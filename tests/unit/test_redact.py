@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import re
+import time
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epctl.core.check import registered
+from epctl.core.doctor import examine
+from epctl.core.snapshot import Origin
+from epctl.probes import load, take
 from epctl.probes.redact import redact
 from epctl.probes.redactor import Redactor
-from epctl.probes.source import Output, Recording
+from epctl.probes.source import Output, RecordedSource, Recording
 
 HOST, USER = "gpu-prod-0417", "m.mustermann"
 
@@ -156,3 +165,136 @@ def test_of_vital_product_data_only_the_mark_of_the_nvswitch_bridge_stays() -> N
     data = b"\x82\x04\x00card\x90\x20\x00SN\x0cMT2423600ABC"
     made = redact(Recording(files={place.format("mlx5_0"): data + b"SMDL=SW_MNG\x78", place.format("mlx5_1"): data}))
     assert made.files == {place.format("mlx5_0"): b"SW_MNG", place.format("mlx5_1"): b""}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLURM_JOB_USER", "alicew"),
+        ("SLURM_JOB_ACCOUNT", "acmeproj"),
+        ("MASTER_ADDR", "head-03.acme.internal"),
+        ("SLURMD_NODENAME", "rack42-n17"),
+    ],
+)
+def test_names_that_stand_only_in_variables_are_known_everywhere(name: str, value: str) -> None:
+    recording = Recording(documents={"environment": {"variables": {name: value}, "withheld": [], "home": "/root"}})
+    recording.commands["x",] = Output(f"see {value} or {value.upper()} here".encode())
+    made = redact(recording)
+    assert value not in repr(made).lower()
+    variables: dict[str, Any] = made.documents["environment"]["variables"]
+    output = made.commands["x",]
+    assert isinstance(output, Output)
+    assert output.stdout.decode() == f"see {variables[name]} or {variables[name]} here"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"dst":"2a02:26f7:c9c8:4000::/64","gateway":"2a02:26f7:c9c8::"}',
+        "at 2a02:26f7:c9c8::7.",
+        "::ffff:cb00:714d",
+        "::ffff:203.0.113.77",
+        "switchguid=0xfc6a1c0300d8357c(fc6a1c0300d8357c)",
+        '[1]\t"H-b4e9b803005e47d2"[1](b4e9b803005e47d2)',
+        "guid b4e9b803005e47d2, 0XB4E9B803005E47D2",
+        "Device Serial Number a0-88-c2-03-00-ab-12-c4",
+        "a0-88-c2-ab-12-c4",
+        "alice.w@acme.example",
+        "ip-10-17-4-99.ec2.internal",
+        "https://bob:hunter2@git.acme.org/x",
+        "s3://acme-models/x",
+        "i-0abc1234def567890",
+        "ghp_hunter2hunter2hunter2 hf_hunter2hunter2hunter2",
+        "AKIAHUNTER2HUNTER2 Authorization: Bearer hunter2hunter2",
+    ],
+)
+def test_identifiers_are_known_by_their_form(text: str) -> None:
+    done = Redactor().text(text).lower()
+    for secret in ("26f7", "cb00", "113.77", "fc6a1c03", "b4e9b803", "a0-88", "acme", "10-17", "hunter2", "0abc1234"):
+        assert secret not in done, done
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nvidia-cublas 13.0.2.14",
+        '{"name": "nvidia-cudnn-cu13", "version": "9.13.0.50"}',
+        "Driver Version: 10.20.30.40",
+        "libcudnn.so.9.13.0.50",
+        "user@1000.service https://github.com/NVIDIA/nccl",
+        "c10::cuda std::add :: 12:30:11",
+    ],
+)
+def test_versions_and_words_are_not_taken_for_identifiers(text: str) -> None:
+    assert Redactor().text(text) == text
+    found = {"name": "nvidia-cublas", "version": "13.0.0.19", "driver": {"version": {"v": "10.20.30.40"}}}
+    assert Redactor().tree(found) == found
+
+
+def test_one_address_has_one_stand_in_in_both_notations() -> None:
+    made = Redactor()
+    full = made.text("2a02:26f7:c9c8:4000:0000:0000:0000:0001")
+    short = made.text("2a02:26f7:c9c8:4000::1")
+    assert ipaddress.ip_address(full) == ipaddress.ip_address(short)
+    assert ipaddress.ip_address(short) in ipaddress.ip_network(made.text("2a02:26f7:c9c8:4000::") + "/64")
+
+
+def test_stand_ins_of_many_subnets_do_not_meet() -> None:
+    made = Redactor()
+    nets = [f"{a}.{b}.{c}.7" for a in (11, 12) for b in range(256) for c in range(100)]
+    assert len({made.text(net) for net in nets}) == len(nets)
+
+
+def _statuses(recording: Recording) -> dict[str, str]:
+    node = take(RecordedSource(recording), Origin("recorded", "x"), taken_at="x")
+    return {found.id: found.status for found in examine(node, registered().values()).findings}
+
+
+@pytest.mark.parametrize(
+    "name", ["dev", "sys", "proc", "cuda", "nccl", "pci", "mlx5", "python", "gpu", "active", "port"]
+)
+def test_a_name_that_is_a_word_of_the_system_changes_no_verdict(name: str) -> None:
+    recording = load.bundle_at(None, "hgx-h100-ib").recording
+    recording.documents["environment"] = {**recording.documents["environment"], "home": f"/home/{name}"}
+    recording.documents["process"] = {**recording.documents["process"], "hostname": name}
+    recording.files[f"/home/{name}/.nccl.conf"] = b"NCCL_DEBUG=WARN\n"
+    made = redact(recording)
+    assert f"/home/{name}" not in repr(made)
+    assert made.documents["process"]["hostname"] == "host-1"
+    assert set(made.documents["nodes"]) == set(recording.documents["nodes"])
+    assert _statuses(made) == _statuses(recording)
+
+
+@pytest.mark.parametrize("sample", load.samples())
+def test_redaction_of_a_sample_changes_no_verdict(sample: str) -> None:
+    recording = load.bundle_at(None, sample).recording
+    assert _statuses(redact(recording)) == _statuses(recording)
+
+
+def test_names_of_other_nodes_are_taken_from_the_tools_that_list_them() -> None:
+    texts = {
+        "nvidia-imex-ctl": "Node #0 - 10.1.1.1 - READY - Hostname: qz7-t00\n",
+        "ibnetdiscover": 'Ca 1 "H-1234567890123456" # "qz8-n01 mlx5_0"\n'
+        '[1](1234567890123456) # "MF0;qz9-leaf:MQM8700/U1" lid 4\n',
+    }
+    made = redact(Recording(commands={(tool,): Output(text.encode()) for tool, text in texts.items()}))
+    for secret in ("qz7", "qz8", "qz9", "1234567890123456"):
+        assert secret not in repr(made)
+
+
+@pytest.mark.parametrize(
+    "recording",
+    [
+        Recording(commands={(): Output(b"x")}),
+        Recording(documents={"x": json.loads("[" * 700 + "]" * 700)}),
+    ],
+)
+def test_an_odd_bundle_is_redacted_all_the_same(recording: Recording) -> None:
+    redact(recording)
+
+
+def test_the_cost_does_not_grow_with_the_number_of_names() -> None:
+    begin = time.process_time()
+    made = redact(Recording(files={"/x": b"\n".join(b"/home/person%d" % i for i in range(20_000))}))
+    assert b"person" not in repr(made).encode()
+    assert time.process_time() - begin < 20

@@ -9,12 +9,17 @@ import xml.etree.ElementTree as ET
 import msgspec
 import pytest
 
-from epctl.core.check import Check, Seen, bad, good, unread
+import epctl.checks  # noqa: F401 - registers them
+from epctl.core import doctor
+from epctl.core.check import Check, Seen, bad, good, registered, unread
 from epctl.core.context import Context
 from epctl.core.doctor import Report, examine
+from epctl.core.errors import EpctlError
 from epctl.core.fact import Absent
 from epctl.core.fix_script import script
 from epctl.core.render import FORMATS, View, renderer
+from epctl.core.render.safe import plain
+from epctl.core.snapshot.software import Distribution
 from epctl.core.verdict import exit_code
 from tests.support.nodes import edit, ib_node
 
@@ -99,7 +104,7 @@ def test_prometheus_lines_follow_the_text_format(report: Report) -> None:
 def test_nagios_has_one_status_line_and_performance_data(report: Report) -> None:
     first = renderer("nagios")(report, View()).splitlines()[0]
     assert first.startswith("EPCTL CRITICAL (SAMPLE): node")
-    assert first.count("|") == 1 + "node |x|".count("|")
+    assert first.count("|") == 1, "a host's name must not add performance data"
     assert "fail=1 warn=1 passed=1 unknown=1" in first
 
 
@@ -148,3 +153,45 @@ def test_a_check_with_a_bug_is_unknown_and_says_so() -> None:
     finding = examine(ib_node(), [one]).findings[0]
     assert finding.status == "unknown"
     assert "ZeroDivisionError" in finding.evidence[0]
+
+
+def test_markdown_of_a_tool_mentions_nobody_and_links_nowhere() -> None:
+    node = edit(ib_node(), "host.hostname", "@octocat see https://example.org/x or www.example.org")
+    text = renderer("markdown")(examine(node, []), View()).splitlines()[0]
+    assert "@octocat" not in text
+    assert "https://" not in text
+    assert "www." not in text
+
+
+@pytest.mark.parametrize("sign", ["\u061c", "\u200b", "\u2060", "\ufeff", "\U000e0041"])
+def test_invisible_characters_are_shown(sign: str) -> None:
+    assert plain(f"a{sign}b") == "a?b"
+
+
+def test_an_error_shows_names_without_control_characters() -> None:
+    told = str(EpctlError("x\x1b]0;pwned\x07y does not exist", "\x9b2J", "\u202e\n"))
+    assert "x?]0;pwned?y" in told
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", told)
+    assert told.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    "version", ["9" * 5000, "2." + "9" * 4400, "1!" + "9" * 5000, "\u0661.\u0662", "v13.0 built by me"]
+)
+def test_no_version_stops_the_doctor(version: str) -> None:
+    node = edit(ib_node(), "software.nccl_effective", version)
+    node = edit(node, "software.distributions", (Distribution("deep-ep", version),))
+    examine(node, registered().values())
+
+
+def test_a_bug_in_the_ladder_is_told_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    for name in ("detect", "ladder", "capabilities", "at_a_glance"):
+        monkeypatch.setattr(doctor, name, broken)
+    found = examine(ib_node(), [check("X", "fail", bad("seen"))])
+    assert [finding.status for finding in found.findings] == ["failed"]
+    assert sum("ZeroDivisionError" in line for line in found.at_a_glance) == 4
+    for name in FORMATS:
+        assert renderer(name)(found, View())

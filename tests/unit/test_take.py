@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +18,9 @@ from epctl import probes
 from epctl.core.fact import Absent
 from epctl.core.snapshot import Origin, decode, encode
 from epctl.probes import once, take
+from epctl.probes import source as sources
 from epctl.probes.source import LiveSource, Output, RecordedSource, Recording, RecordingSource
+from epctl.probes.together import together
 from tests.support.fake_source import FakeSource
 
 
@@ -153,3 +159,73 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
         found = source.read(str(path))
         assert isinstance(found, Absent), path
         assert found.absent == reason
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    found = LiveSource().read(str(tmp_path / "pipe"))
+    assert isinstance(found, Absent)
+    assert "no regular file" in found.detail
+
+
+def test_relative_programs_are_found_though_children_run_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path / "tool", "echo fine\n")
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", ".")
+    found = LiveSource().run("tool")
+    assert isinstance(found, Output)
+    assert found.stdout == b"fine\n"
+    assert LiveSource("./python").python == str(tmp_path / "python")
+    assert LiveSource("../" + tmp_path.name + "/python").python == str(tmp_path / "python")
+
+
+def test_questions_to_a_slow_tool_share_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "TOOL_LIMIT_S", 1.0)
+    monkeypatch.setattr(sources, "LEAST_S", 0.3)
+    tool = script(tmp_path / "slow", 'sleep "$1"\n')
+    source = LiveSource()
+    assert isinstance(source.run(tool, "0.8", timeout_s=20.0), Output)
+    begin = time.monotonic()
+    assert isinstance(source.run(tool, "30", timeout_s=20.0), Absent)
+    assert time.monotonic() - begin < 5
+
+
+def test_without_more_threads_the_areas_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no)
+    node = take(FakeSource(), Origin("live"))
+    assert isinstance(node.rdma.devices, Absent)
+    assert "can't start new thread" in node.rdma.devices.detail
+    assert together({"a": lambda: 1, "b": lambda: 2}) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_program_and_its_children(tmp_path: Path, number: signal.Signals) -> None:
+    for name in ("nvidia-smi", "ibstat", "dmesg"):
+        script(tmp_path / name, f"exec sleep 86{number:03}.25\n")
+    env = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    argv = [sys.executable, "-m", "epctl", "doctor", "--no-active"]
+    doctor = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sought = f"86{number:03}.25".encode()
+    deadline = time.monotonic() + 20
+    while not running(sought) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert running(sought), "no tool was started"
+    doctor.send_signal(number)
+    assert doctor.wait(20) == 128 + number
+    time.sleep(0.3)
+    assert not running(sought)
+
+
+def running(word: bytes) -> bool:
+    """A process has `word` in its command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word in path.read_bytes():
+                return True
+    return False

@@ -121,7 +121,7 @@ def nagios(report: Report, _: View) -> str:
     first = "; ".join(finding.id for finding in wrong[:5]) or "no failed check"
     sample = " (SAMPLE)" if report.source == "sample" else ""
     numbers = f"fail={summary.fail} warn={summary.warn} passed={summary.passed} unknown={summary.unknown}"
-    head = f"EPCTL {NAGIOS[summary.verdict]}{sample}: {plain(report.host)}: {first} | {numbers}"
+    head = f"EPCTL {NAGIOS[summary.verdict]}{sample}: {plain(report.host).replace('|', '/')}: {first} | {numbers}"
     lines = [
         f"{finding.id} {finding.severity}: {finding.title}: {plain('; '.join(finding.evidence)).replace('|', '/')}"
         for finding in wrong

@@ -12,6 +12,8 @@ from epctl.core.render.safe import plain
 
 MARKS = {"yes": "yes", "no": "**no**", "unknown": "unknown"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+_LIVE = re.compile(r"@|\b(?:https?|ftp)(?=://)|\bwww(?=\.)", re.IGNORECASE)
+"""What GitHub turns into mentions and links by itself; a character of no width after it prevents that."""
 
 
 def render(report: Report, _: View) -> str:
@@ -21,7 +23,8 @@ def render(report: Report, _: View) -> str:
 
 
 def _text(value: object) -> str:
-    return _SPECIAL.sub(r"\\\1", plain(str(value)))
+    shown = _SPECIAL.sub(r"\\\1", plain(str(value)))
+    return _LIVE.sub(lambda found: f"{found.group(0)}<!-- -->", shown)
 
 
 def _head(report: Report) -> str:

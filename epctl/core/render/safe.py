@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 _CONTROL = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2028\u2029\u2060-\u206f\ufeff\ufffe\uffff\ud800-\udfff"
+    r"\U000e0000-\U000e007f]"
 )
 
 
 def plain(text: str) -> str:
-    """One line: line breaks and tabs become blanks, other control and direction characters `?`."""
+    """One line: line breaks and tabs become blanks, other control, direction and invisible characters `?`."""
     return _CONTROL.sub(lambda found: " " if found.group(0) in "\n\t\r" else "?", text)

@@ -6,13 +6,17 @@ import re
 
 from packaging.version import InvalidVersion, Version
 
+MAX_CHARACTERS = 200
+"""No version is longer; Python refuses integers of more than 4300 digits."""
+
 
 def parse(text: str) -> Version | None:
     """`2.32.3`, `2.32.3+cuda13.0`, `v13.0`, `2.28.9-1`, `580.159.04` → Version; None when it is none."""
+    text = text[:MAX_CHARACTERS]
     try:
         return Version(text.strip())
     except InvalidVersion:
-        found = re.match(r"\s*v?(\d{1,9}(?:\.\d{1,9}){0,4})", text, re.ASCII)
+        found = re.match(r"\s*v?(\d{1,9}(?:\.\d{1,9}){0,4})(?!\d)", text, re.ASCII)
         return Version(found.group(1)) if found else None
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from epctl.model.inputs import Node
+from epctl.model.inputs import Node, slot_note
+from epctl.model.limits import OF_HARDWARE
 from epctl.model.plan.ep_family import plan_dispatch_combine
 from epctl.model.plan.families import or_refused, plan_family, tensor_bytes
+from epctl.model.plan.notes import domain_note
 from epctl.model.plan.request import Request
-from epctl.model.plan.settle import DEFAULTS, Files, Settled, fabric_of, node_of, rules_of, settled, told, value
+from epctl.model.plan.settle import DEFAULTS, Files, Settled, fabric_of, gpu_of, node_of, rules_of, settled, told, value
 from epctl.model.plan.types import FAMILIES, EpFamily, Input, PlanReport, Refused
 from epctl.model.refusal import RefusalError
 from epctl.model.storage import aligned
@@ -58,8 +60,11 @@ def plan(request: Request, files: Files, *, version: str = "", sample: str = "")
     if request.what is None:
         for name in FAMILIES[1:]:
             families[name] = or_refused(lambda name=name: plan_family(name, request, files))  # type: ignore[misc]
-    fits = mine.fits if isinstance(mine, EpFamily) else not getattr(mine, "over_device", False)
-    notes = (FLOOR,) if isinstance(mine, EpFamily) and mine.floor else ()
+    fits = bool(getattr(mine, "fits", True)) and not getattr(mine, "over_device", False)
+    notes: tuple[str, ...] = (FLOOR,) if isinstance(mine, EpFamily) and mine.floor else ()
+    notes += tuple(note for note in (slot_note_of(request, files, node), *files.notes.values()) if note)
+    told_of_domain = domain_note(found) if found is not None else ""
+    notes += (told_of_domain,) if told_of_domain else ()
     return PlanReport(
         epctl=version,
         node=node.name,
@@ -74,18 +79,27 @@ def plan(request: Request, files: Files, *, version: str = "", sample: str = "")
     )
 
 
+def slot_note_of(request: Request, files: Files, node: Node) -> str:
+    """'' or what is to be said about the RDMA rate."""
+    return slot_note(node.rdma_gbs, gpu_of(request, files))
+
+
 def _verdict(mine: object, what: str, found: Settled | None) -> str:
     if isinstance(mine, EpFamily) and found is not None:
         broken = [f"{entry.name} ({entry.text})" for entry in mine.budgets if not entry.fits]
         return f"{'; '.join(broken)}. {_nearest(mine, found)}." if broken else "every budget holds it"
     if getattr(mine, "over_device", False):
         return f"the rule asks for {getattr(mine, 'num_sms', 0)} SMs, more than the device has"
-    return what
+    return "; ".join(getattr(mine, "limits_broken", ())) or what
 
 
 def _nearest(mine: EpFamily, found: Settled) -> str:
     if "hidden_not_256_multiple" in mine.buffer.kernel_limits_broken:
         return f"Nearest that fits: hidden {found.hidden} -> {aligned(found.hidden, 256)}"
+    hardware = [code for code in mine.kernel_limits_broken if code in OF_HARDWARE]
+    if hardware:
+        within = " beyond one node" if hardware == ["needs_gdaki"] else ""
+        return f"No plan of the rules {mine.rules} runs on this hardware{within}"
     if isinstance(mine.nearest, UnsetType):
         return "No plan of up to 256 nodes fits"
     return f"Nearest that fits: {', '.join(map(str, mine.nearest.changes))}"

@@ -12,7 +12,7 @@ from epctl.model.buffers import EpBufferRequest, plan_ep_buffer
 from epctl.model.channels import ChannelPlan, WarpPlan, plan_direct_warps, plan_hybrid_channels
 from epctl.model.ep import plan_ep
 from epctl.model.ep_types import EpPlan, EpRequest
-from epctl.model.limits import KERNEL_LIMITS
+from epctl.model.limits import KERNEL_LIMITS, hardware_limits
 from epctl.model.plan.gates import means
 from epctl.model.plan.settle import Settled, value
 from epctl.model.refusal import RefusalError
@@ -55,17 +55,36 @@ def chosen(found: Settled, *, explain: bool = True) -> Chosen:
         request = ep_request(found, mode, gate.ranks, gate.nodes)
         plans[mode] = request, _plan(found, request, explain=explain)
     work = Workload(
-        tokens=found.tokens, hidden=found.hidden, topk=found.topk, dtype=found.dtype, slow_rank=gate.slow_rank
+        tokens=found.tokens,
+        hidden=found.hidden,
+        topk=found.topk,
+        dtype=found.dtype,
+        slow_rank=gate.slow_rank,
+        slow_node=gate.slow_node,
     )
     times = {mode: times_of(found, plan, work, explain=explain) for mode, (_, plan) in plans.items()}
     best = modes[0] if len(modes) == 1 else faster({mode: plan for mode, (_, plan) in plans.items()}, times)
-    request, plan = plans[best]
+    request, plan = plans[best][0], _on_node(found, plans[best][1])
     if found.mode == "auto":
         _check_kernels(plan)
     buffer = found.buffer(best)
     return Chosen(
         request, plan, work, times[best], buffer, _buffer_bytes(found, buffer), _limits_broken(found, plan, buffer)
     )
+
+
+def _on_node(found: Settled, plan: EpPlan) -> EpPlan:
+    """The plan with the limits that the node breaks, whatever the mode."""
+    node = found.node
+    broken = hardware_limits(
+        found.nodes,
+        float(node.compute_capability.value),
+        gdaki=bool(node.gdaki.value) or not node.nics_per_gpu.value,
+        staged=found.rules.layout == "staged",
+    )
+    if not broken:
+        return plan
+    return msgspec.structs.replace(plan, kernel_limits_broken=(*broken, *plan.kernel_limits_broken))
 
 
 def _modes(found: Settled) -> tuple[str, ...]:

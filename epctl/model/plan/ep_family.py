@@ -10,6 +10,7 @@ from epctl.model.buffers import plan_ep_buffer
 from epctl.model.deepinfer import DecodeRate, DecodeRequest, decode_rate
 from epctl.model.ep_types import EpPlan
 from epctl.model.fit import largest_tokens, plan_write_once
+from epctl.model.limits import OF_HARDWARE
 from epctl.model.plan.chosen import Chosen, channels_and_warps, chosen, load_of
 from epctl.model.plan.gates import report as gate_report
 from epctl.model.plan.sensitivity import sensitivities
@@ -70,6 +71,8 @@ def _largest(found: Settled, best: Chosen) -> int:
 
 
 def _nearest(found: Settled, best: Chosen) -> Nearest | UnsetType:
+    if any(code in OF_HARDWARE for code in best.plan.kernel_limits_broken):
+        return UNSET
     near = nearest_plan(best.request, found.node, found.rules, best.buffer, found.request.contexts, load_of(found))
     if near is None or not near[1].changes:
         return UNSET

@@ -120,6 +120,11 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 _RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 
 
+def integer_fields() -> tuple[str, ...]:
+    """Fields that are whole numbers."""
+    return tuple(field for field, kind in _KINDS.items() if kind is int)
+
+
 def flag(field: str) -> str:
     """The flag of a field: gpus_per_node → --gpus-per-node."""
     return "--" + field.rstrip("_").replace("_", "-")
@@ -137,7 +142,7 @@ def parsed(field: str, text: str) -> bool | int | float | str:
             return int(told) if kind is int else float(told)
     except (KeyError, ValueError):
         pass
-    what = f"{flag(field)} is {short(text)!r}"
+    what = f"{flag(field)} is {short(repr(text))}"
     raise RefusalError("value_invalid", what, f"it takes {_RULES[kind]}", f"give {flag(field)} {EXAMPLES[field]}")
 
 

@@ -20,7 +20,8 @@ def sensitivities(found: Settled, best: Chosen) -> tuple[Sensitivity, ...]:
 
 
 def _total(times: tuple[StageTime, ...]) -> float:
-    return sum(time.us for time in times)
+    """On the busiest rank, which the group waits for."""
+    return sum(time.us_slow_rank for time in times)
 
 
 def _told(change: str, best: Chosen, other: Chosen, note: str) -> Sensitivity:
@@ -28,8 +29,8 @@ def _told(change: str, best: Chosen, other: Chosen, note: str) -> Sensitivity:
         change=change,
         num_sms=other.plan.num_sms,
         mode=other.request.mode,
-        dispatch_us=other.times[0].us,
-        combine_us=other.times[1].us,
+        dispatch_us=other.times[0].us_slow_rank,
+        combine_us=other.times[1].us_slow_rank,
         ratio=_total(other.times) / _total(best.times),
         note=note,
     )

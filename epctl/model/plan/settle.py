@@ -10,8 +10,9 @@ from msgspec import Struct
 from epctl.core.fact import Absent
 from epctl.model.buffers import EpBufferRequest
 from epctl.model.deepinfer import Layout, LayoutRequest, plan_layout
-from epctl.model.hardware import DEFAULT_HARDWARE, hardware
+from epctl.model.hardware import DEFAULT_HARDWARE, Hardware, hardware, hardware_of_gpu
 from epctl.model.inputs import Flags, Node, resolve
+from epctl.model.plan.bounds import check_bounds, check_shares
 from epctl.model.plan.request import Request, flag
 from epctl.model.presets import PRESETS, preset
 from epctl.model.readings import Readings
@@ -65,6 +66,8 @@ class Files(Struct):
     traces: dict[str, tuple[tuple[int, ...], ...]] = {}
     """Rows of top-k indices by the text of --gate."""
     calibrations: dict[str, Calibration] = {}
+    notes: dict[str, str] = {}
+    """What readers of the plan are to know of a file, by its name."""
     memo: dict[Any, Any] = {}
     """What was worked out before: a sweep asks for the same again and again."""
 
@@ -126,6 +129,7 @@ def value(request: Request, field: str) -> Any:  # noqa: ANN401 - any flag's
 
 def settled(request: Request, files: Files) -> Settled:
     """Raises RefusalError where a flag is missing, has no such value, or the node is not known well enough."""
+    check_bounds(request)
     rules = rules_of(request, files)
     node = node_of(request, files, rules)
     experts, topk = experts_of(request), _needed(request, "topk", files)
@@ -148,6 +152,7 @@ def settled(request: Request, files: Files) -> Settled:
         layout=layout,
     )
     domain_of(nodes, gpus, "direct")
+    check_shares(found.experts, found.topk, nodes, gpus)
     _check_rest(request)
     return found
 
@@ -157,6 +162,12 @@ def experts_of(request: Request) -> int:
     if request.experts is None:
         why = "the plan starts from the number of experts and how many a token picks"
         raise RefusalError("value_missing", "--experts is missing", why, "give --experts 256 --topk 8")
+    if request.experts < 1:
+        what, why = (
+            f"--experts is {request.experts}",
+            "the number of experts must be at least 1, and every rank holds some",
+        )
+        raise RefusalError("non_positive_argument", what, why, "give --experts 256")
     return request.experts
 
 
@@ -248,6 +259,14 @@ def node_of(request: Request, files: Files, rules: Rules) -> Node:
         known = resolve(flags, hardware(profile) if profile else None, found, rules)
         files.memo[key] = known
     return known
+
+
+def gpu_of(request: Request, files: Files) -> Hardware | None:
+    """What is known of the request's kind of GPU, as `inputs.resolve` finds it."""
+    name = source_name(request)
+    by_name = hardware_of_gpu(files.readings[name].gpu_name) if name and files.readings[name].gpu_name else None
+    profile = request.hardware or (None if name else DEFAULT_HARDWARE)
+    return by_name or (hardware(profile) if profile else None)
 
 
 def fabric_of(request: Request, files: Files) -> str:

@@ -130,6 +130,9 @@ class BucketFamily(BucketPlan, frozen=True, kw_only=True):
     ops: dict[str, BucketPlan]
     storage: StoragePlan
     workspace: WorkspacePlan
+    fits: bool = True
+    limits_broken: tuple[str, ...] = ()
+    """What the kernels, or the memory of a GPU, do not take: a sentence each."""
 
 
 class EngramFamily(EngramPlan, frozen=True, kw_only=True):
@@ -138,12 +141,18 @@ class EngramFamily(EngramPlan, frozen=True, kw_only=True):
     gpu_bytes: int
     rdma_storage_bytes: int
     workspace: WorkspacePlan
+    fits: bool = True
+    limits_broken: tuple[str, ...] = ()
+    """What the kernels, or the memory of a GPU, do not take: a sentence each."""
 
 
 class PpFamily(StoragePlan, frozen=True, kw_only=True):
     """Memory for pipeline send and receive."""
 
     workspace: WorkspacePlan
+    fits: bool = True
+    limits_broken: tuple[str, ...] = ()
+    """What the kernels, or the memory of a GPU, do not take: a sentence each."""
 
 
 class Refused(Struct, frozen=True, kw_only=True):

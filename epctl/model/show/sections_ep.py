@@ -19,7 +19,7 @@ def ep_sections(ep: EpFamily) -> list[Section]:
     found = [
         _plan(ep),
         _counts(ep),
-        *(_time(time) for time in ep.times.values()),
+        *(_time(time, floor=ep.floor) for time in ep.times.values()),
         _sensitivities(ep),
         _budgets(ep),
         _gate(ep),
@@ -45,7 +45,7 @@ def _plan(ep: EpFamily) -> Section:
         Line(("buffer", work)),
         Line(("link", link)),
     ]
-    rows += [Line((name, _time_told(time))) for name, time in ep.times.items()]
+    rows += [Line((name, _time_told(time, floor=ep.floor))) for name, time in ep.times.items()]
     if not isinstance(ep.channels, UnsetType):
         rows.append(Line(("channels", f"{ep.channels.channels_per_sm} an SM, {ep.channels.num_channels} in all")))
     if not isinstance(ep.warps, UnsetType):
@@ -65,13 +65,25 @@ def _broken(ep: EpFamily) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _time_told(time: StageTime) -> str:
-    text = f"{us(time.us)} us ({us(time.us_low)} to {us(time.us_high)})"
-    text += f", {number(round(time.logical_gbs, 1))} GB/s logical"
+def headline(time: StageTime, *, floor: bool) -> str:
+    """The time that the group waits for, its range, and the mean where ranks differ. floor: no kernel was measured, it is a bound."""
+    text = f"{us(time.us_slow_rank)} us{' floor' if floor else ''}"
+    if not _uneven(time):
+        return f"{text} ({us(time.us_low)} to {us(time.us_high)})"
+    return f"{text} on the busiest rank (at most {us(time.us_high)}; {us(time.us)} on the mean one)"
+
+
+def _uneven(time: StageTime) -> bool:
+    return time.us_slow_rank > time.us * 1.0005
+
+
+def _time_told(time: StageTime, *, floor: bool) -> str:
+    text = headline(time, floor=floor)
+    if _uneven(time):
+        text += f", bound by {TERMS[time.binding_slow_rank]}; the mean one"
+    text += f"{' gets' if _uneven(time) else ','} {number(round(time.logical_gbs, 1))} GB/s logical"
     if time.wire_link != "none":
         text += f", {number(round(time.wire_gbs, 1))} GB/s on the {LINKS[time.wire_link]} wire"
-    if time.us_slow_rank > time.us * 1.0005:
-        text += f", {us(time.us_slow_rank)} us on the busiest rank"
     return f"{text}; bound by {TERMS[time.binding]}"
 
 
@@ -102,7 +114,7 @@ def _unit(term: ep_types.Term) -> str:
     return {"ns per byte of a copy": "ns/B", "QPs (slow atomics)": "QPs"}.get(term.unit, term.unit)
 
 
-def _time(time: StageTime) -> Section:
+def _time(time: StageTime, *, floor: bool) -> Section:
     most = max((term.us for term in time.terms), default=0.0) or 1.0
     rows = []
     for term in sorted(time.terms, key=lambda term: not term.adds):
@@ -110,9 +122,10 @@ def _time(time: StageTime) -> Section:
         cells = (way, TERMS[term.name], us(term.us), bar(term.us / most), moved(term.bytes), term.formula)
         rows.append(Line(cells, "binding" if term.binding else ""))
     line = "> binds; + adds up; | runs at the same time, hidden behind the slowest."
-    title = f"Time of {time.stage}: {us(time.us)} us ({us(time.us_low)} to {us(time.us_high)})"
+    lines = (line, "The rows are of the mean rank.") if _uneven(time) else (line,)
+    title = f"Time of {time.stage}: {headline(time, floor=floor)}"
     columns = ("", "term", "us", "", "bytes", "bytes / rate")
-    return Section(title, lines=(line,), columns=columns, rows=tuple(rows), right=frozenset({2, 4}))
+    return Section(title, lines=lines, columns=columns, rows=tuple(rows), right=frozenset({2, 4}))
 
 
 def _sensitivities(ep: EpFamily) -> Section:
@@ -131,7 +144,8 @@ def _sensitivities(ep: EpFamily) -> Section:
         for entry in ep.sensitivities
     ]
     columns = ("change", "SMs", "mode", "dispatch", "combine", "both", "")
-    return Section("What if (times in us)", columns=columns, rows=tuple(rows), right=frozenset({1, 3, 4, 5}))
+    where = " on the busiest rank" if any(_uneven(time) for time in ep.times.values()) else ""
+    return Section(f"What if (times in us{where})", columns=columns, rows=tuple(rows), right=frozenset({1, 3, 4, 5}))
 
 
 def _budgets(ep: EpFamily) -> Section:

@@ -79,7 +79,7 @@ def test_low_latency_sends_are_direct() -> None:
     assert best_mode(request, Workload(tokens=128, sends="selection"), NODE) == "direct"
 
 
-@pytest.mark.parametrize(("tokens", "word"), [(16, "Low latency: "), (4096, "Throughput: ")])
+@pytest.mark.parametrize(("tokens", "word"), [(16, "Low latency: "), (4096, "Bandwidth decides: ")])
 def test_latency_or_throughput_by_what_takes_longer(tokens: int, word: str) -> None:
     assert told(1, 8, "direct", tokens=tokens)[1].startswith(word)
 
@@ -88,7 +88,7 @@ def test_the_turning_point_is_one() -> None:
     text = told(1, 8, "direct", tokens=4096)[1]
     turn = int(text.split("below about ")[1].split()[0])
     assert told(1, 8, "direct", tokens=turn // 2)[1].startswith("Low latency: ")
-    assert told(1, 8, "direct", tokens=turn * 2)[1].startswith("Throughput: ")
+    assert told(1, 8, "direct", tokens=turn * 2)[1].startswith("Bandwidth decides: ")
 
 
 def test_what_binds() -> None:
@@ -102,7 +102,7 @@ def test_what_binds() -> None:
 
 def test_wasted_sms_are_counted() -> None:
     text = told(4, 8, "direct", tokens=4096)[3]
-    assert text.startswith("4 SMs keep RDMA fed")
+    assert text.startswith("4 SMs would keep RDMA fed")
     assert "the other 20 of the planned 24 wait for it" in text
     idle = told(4, 8, "hybrid", prefer_overlap=False)[3]
     assert "of the planned 64 wait for it" in idle
@@ -126,3 +126,22 @@ def test_no_sentence_has_two_lines() -> None:
                 for text in told(num_nodes, gpus, mode, rules=rules):
                     assert "\n" not in text
                     assert text.endswith(".")
+
+
+def test_spare_sms_offered_to_gemms_where_nothing_runs_beside_the_call() -> None:
+    request = request_of(NODE, 1, 8, "direct", prefer_overlap=False)
+    alone = " ".join(advise(request, Workload(tokens=128), NODE, overlap=False))
+    assert "GEMMs" not in alone
+    assert "would keep" not in alone
+    assert "measure before you take fewer" in " ".join(told(1, 8, "direct"))
+
+
+def test_modes_compared_by_the_mean_rank_of_a_skewed_gate() -> None:
+    request = request_of(NODE, 4, 8, "direct")
+    work = Workload(tokens=4096, slow_rank=4.0, slow_node=1.2)
+    text = advise(request, work, NODE)[0]
+    times = {
+        mode: sum(t.us_slow_rank for t in stage_times(plan_ep(request_of(NODE, 4, 8, mode)), work, NODE))
+        for mode in ("direct", "hybrid")
+    }
+    assert f"about {times['hybrid']:.0f} us, against {times['direct']:.0f} us direct (the busiest rank's)" in text

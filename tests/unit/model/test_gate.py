@@ -207,10 +207,18 @@ def test_best_estimate_takes_the_exact_value_or_the_mean() -> None:
 
 
 def test_trace_counts_and_load() -> None:
-    found = spread_of_trace(trace_from_rows([[0, 1], [0, 4], [0, -1], [-1, -1]], 8), 4, step_tokens=2)
-    assert (found.mean, found.p50, found.p99, found.tokens) == (1.0, 1, 2, 4)
-    assert found.load.max == 3.0
+    found = spread_of_trace(trace_from_rows([[0, 1], [0, 4], [0, -1], [0, 1]], 8), 4, step_tokens=2)
+    assert (found.mean, found.p50, found.p99, found.tokens) == (1.25, 1, 2, 4)
+    assert found.load.max == 3.2
     assert (found.load.step_max_mean, found.load.step_max_p99) == ((8 / 3 + 4) / 2, 4.0)
+
+
+def test_padding_counted_as_tokens_that_reach_no_rank() -> None:
+    trace = trace_from_rows([[0, 1], [-1, -1], [0, 4], [-1, -1], [2, -1]], 8)
+    assert (trace.num_tokens, trace.padding) == (3, 2)
+    assert mean_distinct(trace, 1) == 1.0
+    with pytest.raises(RefusalError, match="all 1 rows of the gate trace are padding"):
+        trace_from_rows([[-1, -1]], 8)
 
 
 def test_hot_ranks_show_in_the_load() -> None:

@@ -83,7 +83,7 @@ def test_snapshot_before_profile() -> None:
     assert (node.rdma_gbs.value, node.device_sms.value, node.gpus_per_node.value) == (50.0, 132, 8)
     assert (node.max_qp.value, node.nics_per_gpu.value, node.fast_atomics.value) == (131072, 1.0, False)
     assert node.memory_bytes.value == 80 << 30
-    for name in (*FLAG_NAMES, "nics_per_gpu", "smem_bytes"):
+    for name in (*FLAG_NAMES, "nics_per_gpu", "smem_bytes", "compute_capability", "gdaki"):
         assert getattr(node, name).source.startswith("snapshot ")
 
 
@@ -187,7 +187,7 @@ def test_what_nobody_tells_is_refused_by_its_flag(node: Snapshot | None, flag: s
         ({"nvlink_gbs": math.nan}, "nvlink_bandwidth_missing"),
         ({"rdma_gbs": math.inf}, "rdma_bandwidth_missing"),
         ({"rdma_gbs": 400e9}, "absurd_argument"),
-        ({"gpus_per_node": 0}, "non_positive_argument"),
+        ({"gpus_per_node": 0}, "no_ranks"),
         ({"device_sms": -132}, "non_positive_argument"),
         ({"memory_bytes": 0}, "non_positive_argument"),
         ({"max_qp": 1 << 50}, "absurd_argument"),

@@ -114,7 +114,7 @@ def test_a_sweeps_budgets_are_the_plans(hardware: str, nodes: int, size: int, co
 )
 def test_a_faster_link_never_takes_longer(mode: str, nodes: int, gbs: float, factor: float, rdma: bool) -> None:
     def total(rate: float) -> float:
-        link = {"rdma_gbs" if rdma else "nvlink_gbs": rate}
+        link = {"rdma_gbs": rate / 16} if rdma else {"nvlink_gbs": rate}
         # With 64 SMs at least, whatever the rate: else the rules' own count follows the link that they plan for.
         request = Request(experts=256, topk=8, nodes=nodes, mode=mode, overlap=False, rules="epctl", **link)
         (row,) = rows(request, Sweep((), ()), Files(memo={}))

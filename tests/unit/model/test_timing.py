@@ -171,6 +171,8 @@ def test_slow_nvlink_without_rdma_rate_is_refused() -> None:
         ({"slow_rank": 0.5}, "slow_rank_out_of_range", "1.0 to 16"),
         ({"slow_rank": math.nan}, "slow_rank_out_of_range", "1.0 to 16"),
         ({"slow_rank": 17.0}, "slow_rank_out_of_range", "1.0 to 16"),
+        ({"slow_node": 0.5}, "slow_node_out_of_range", "1.0 to 2"),
+        ({"slow_node": 3.0}, "slow_node_out_of_range", "1.0 to 2"),
         ({"sends": "selection"}, "low_latency_not_direct", "--mode direct"),
     ],
 )
@@ -213,6 +215,7 @@ def cases(draw: st.DrawFn) -> tuple[EpRequest, Workload, Node, str]:
         topk=topk,
         dtype=draw(st.sampled_from(("bf16", "fp8"))),
         slow_rank=draw(st.floats(1.0, float(nodes * gpus))),
+        slow_node=draw(st.floats(1.0, float(nodes))),
     )
     return request, work, node, draw(st.sampled_from(tuple(RULES)))
 
@@ -282,7 +285,7 @@ def test_a_node_faster_in_everything_takes_as_much_less(
 def test_overlap_and_slow_ranks_widen_the_range_alone(case: tuple[EpRequest, Workload, Node, str]) -> None:
     request, work, node, rules = case
     plan = plan_ep(request, RULES[rules])
-    even = msgspec.structs.replace(work, slow_rank=1.0)
+    even = msgspec.structs.replace(work, slow_rank=1.0, slow_node=1.0)
     for wide, narrow in zip(stage_times(plan, work, node), stage_times(plan, even, node, overlap=False), strict=True):
         assert (wide.us, wide.us_low) == (narrow.us, narrow.us_low)
         assert wide.us_high >= narrow.us_high
@@ -320,3 +323,19 @@ def test_ten_thousand_calls_are_timed_in_under_two_seconds() -> None:
     for tokens in range(1, 10_001):
         stage_times(plan, Workload(tokens=tokens), node)
     assert clock.process_time() - begin < 2.0
+
+
+def test_load_of_one_rank_put_on_rdma_that_its_node_shares() -> None:
+    """One hot rank in a node: its rail peers take most of what comes over RDMA, and forward it over NVLink, which it alone gets."""
+    node = node_of("h200-ndr400")
+    hot = Workload(tokens=4096, slow_rank=5.0, slow_node=1.5)
+    for time in stage_times(plan_of(node, 4, 8, "hybrid"), hot, node):
+        parts = {term.name: term.us for term in time.terms}
+        rest = time.us - max(parts["nvlink"], parts["rdma"]) + parts["second_kernel"] * 4
+        assert time.us_slow_rank >= max(parts["nvlink"] * 5.0, parts["rdma"] * 1.5)
+        assert time.us_slow_rank < parts["rdma"] * 5.0
+        if time.stage == "dispatch":
+            assert time.us_slow_rank == pytest.approx(max(parts["nvlink"] * 5.0, parts["rdma"] * 1.5) + rest)
+    for time in stage_times(plan_of(node, 4, 8, "direct"), hot, node):
+        parts = {term.name: term.us for term in time.terms}
+        assert time.us_slow_rank >= parts["rdma"] * 5.0, "direct sends come in at the rank's own port"
