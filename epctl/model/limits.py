@@ -13,11 +13,11 @@ _WORKSPACE = "deepinfer-ep 2.5.0, layout/ep/workspace.cuh"
 KERNEL_LIMITS: dict[str, tuple[str, str]] = {
     "needs_sm90": (
         "the kernels need compute capability 9.0: they copy in bulk (TMA)",
-        "deepinfer-ep 2.5.0, impls/ep/dispatch.cuh; built for sm_90 and up",
+        "compute capability that the profiles of DeepEP and of epctl ask for",
     ),
     "needs_gdaki": (
         "between nodes there is GDAKI alone, which takes mlx5 devices; on EFA it takes Amazon's fork (EFA-GDA)",
-        "deepinfer-ep 2.5.0, csrc/kernels/comm/context.cpp",
+        "deepinfer-ep 2.5.0 compiles the GDAKI device path alone (profile deepep-2.5)",
     ),
     "ranks_over_1024": ("a communicator has at most 1,024 ranks", f"{_COMPILED}, kNumMaxRanks"),
     "experts_over_2048": ("the workspace counts at most 2,048 experts", f"{_WORKSPACE}, kNumMaxExperts"),
@@ -69,9 +69,10 @@ OF_HARDWARE = ("needs_sm90", "needs_gdaki")
 """Limits that no other plan on the same hardware keeps, but (needs_gdaki) one within a node."""
 
 
-def hardware_limits(num_nodes: int, compute_capability: float, *, gdaki: bool, staged: bool) -> tuple[str, ...]:
-    """Codes of OF_HARDWARE that are broken. compute_capability: 0 where not known. staged: DeepEP's kernels, not epctl's."""
-    broken = {"needs_sm90": 0 < compute_capability < 9.0, "needs_gdaki": staged and num_nodes > 1 and not gdaki}
+def hardware_limits(num_nodes: int, compute_capability: float, *, gdaki: bool, gdaki_alone: bool) -> tuple[str, ...]:
+    """Codes of OF_HARDWARE that are broken. compute_capability: 0 where not known. gdaki_alone: the
+    kernels know no other way between nodes."""
+    broken = {"needs_sm90": 0 < compute_capability < 9.0, "needs_gdaki": gdaki_alone and num_nodes > 1 and not gdaki}
     return tuple(code for code, over in broken.items() if over)
 
 

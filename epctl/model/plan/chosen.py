@@ -20,6 +20,9 @@ from epctl.model.timing import stage_times
 from epctl.model.timing_rows import SCALE_HIDDEN
 from epctl.model.timing_types import StageTime, Workload
 
+GDAKI_ALONE = ("deepep-2.5",)
+"""Rules of kernels that go between nodes by GDAKI and nothing else; DeepEP 2.0 takes any GIN backend."""
+
 
 class Chosen(NamedTuple):
     """The plan, what it was asked, and what follows from it."""
@@ -80,7 +83,7 @@ def _on_node(found: Settled, plan: EpPlan) -> EpPlan:
         found.nodes,
         float(node.compute_capability.value),
         gdaki=bool(node.gdaki.value) or not node.nics_per_gpu.value,
-        staged=found.rules.layout == "staged",
+        gdaki_alone=found.rules.name in GDAKI_ALONE,
     )
     if not broken:
         return plan

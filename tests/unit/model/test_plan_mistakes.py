@@ -43,7 +43,8 @@ def test_gpus_below_hopper_said_to_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "rules", "broken"), [(2, "deepep-2.5", True), (1, "deepep-2.5", False), (2, "epctl", False)]
+    ("nodes", "rules", "broken"),
+    [(2, "deepep-2.5", True), (1, "deepep-2.5", False), (2, "epctl", False), (2, "deepep-2", False)],
 )
 def test_efa_between_nodes_said_to_carry_gdaki(nodes: int, rules: str, broken: bool) -> None:
     _, ep = planned(hardware="h200-p5en-efa", nodes=nodes, rules=rules)
