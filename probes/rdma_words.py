@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from epctl.core.address import groups
 from epctl.core.fact import NOT_READ, Fact
 from epctl.probes.documents import is_int
 from epctl.probes.rdma_tree import LINK_LAYERS, STATES
@@ -75,6 +76,4 @@ def full_gid(word: str) -> str:
         address = IPv6Address(word[:64].partition("%")[0])
     except AddressValueError:
         return ""
-    # Not `exploded`: Python 3.13 writes the tail of a mapped IPv4 address with dots.
-    digits = f"{int(address):032x}"
-    return ":".join(digits[i : i + 4] for i in range(0, 32, 4)) if int(address) else ""
+    return groups(address) if int(address) else ""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Container
 from typing import Any
 
+from epctl.core.address import groups
 from epctl.probes.redact_forms import ANY, PUBLIC_DOMAINS, SERIAL, VERSION_BEFORE
 
 HOME = re.compile(r"(/(?:home|Users)/)([A-Za-z0-9_@-](?:[A-Za-z0-9_.@-]{0,62}[A-Za-z0-9_@-])?)")
@@ -207,7 +208,7 @@ class Redactor:
         return ":".join(digits[i : i + 4] for i in range(0, 16, 4)) if ":" in found else digits
 
     def gid(self, found: str) -> str:
-        return self._address6(ipaddress.IPv6Address(found)).exploded
+        return groups(self._address6(ipaddress.IPv6Address(found)))
 
     def ipv6(self, found: str) -> str:
         try:
