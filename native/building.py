@@ -1,4 +1,4 @@
-"""Compiles ahead of time, on any machine: all kernels of the chosen ops and architectures, and the host extension."""
+"""Compiles ahead of time, on any machine: all kernels of the chosen ops and architectures, and the host extensions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from epctl.native import families, host_extension, kernels, toolchain
 from epctl.native.cache import Cache
 from epctl.native.cache_entry import Entry
 from epctl.native.compilers import Gxx, Nvcc
+from epctl.native.host_extension import Extension
 from epctl.native.ptxas import Use
 from epctl.native.toolchain import Toolchain
 
@@ -87,7 +88,8 @@ def build(request: Request, step: Step = lambda *_: None, cache: Cache | None = 
             f"CUDA {tools.nvcc.version} cannot compile for {name}" for name in toolchain.MIN_NVCC if name not in names
         ]
     wanted = kernels.wanted(chosen, names)
-    count, done = len(wanted) + 1, 0
+    extensions = [(host_extension.HOST, None), *([(host_extension.NCCL, tools.nccl)] if tools.nccl is not None else [])]
+    count, done = len(wanted) + len(extensions), 0
 
     def stepped(name: str) -> None:
         nonlocal done
@@ -96,10 +98,13 @@ def build(request: Request, step: Step = lambda *_: None, cache: Cache | None = 
 
     made = kernels.compile_all(wanted, tools, cache, lambda one: stepped(one.wanted.name))
     rows = [_row(one) for one in made]
-    host = host_extension.build(cache, tools.gxx)
-    stepped(host_extension.NAME)
-    rows.append(_host_row(host))
-    notices += dict.fromkeys(text for text in (*(one.notice for one in made), host.notice) if text)
+    told = [one.notice for one in made]
+    for extension, nccl in extensions:
+        entry = host_extension.build(cache, tools.gxx, extension, nccl)
+        stepped(extension.name)
+        rows.append(_host_row(extension, entry))
+        told.append(entry.notice)
+    notices += dict.fromkeys(filter(None, told))
     return Built(tools.nvcc, tools.gxx, _folder(cache), tuple(rows), tuple(notices))
 
 
@@ -133,9 +138,9 @@ def _row(one: kernels.Kernels) -> Row:
     return Row(one.wanted.name, one.wanted.architecture, size, one.built, str(one.cubin), one.uses)
 
 
-def _host_row(entry: Entry) -> Row:
-    path = entry.file(host_extension.file_name())
-    return Row(host_extension.NAME, "", path.stat().st_size, entry.built, str(path))
+def _host_row(one: Extension, entry: Entry) -> Row:
+    path = entry.file(host_extension.file_name(one))
+    return Row(one.name, "", path.stat().st_size, entry.built, str(path))
 
 
 def _cached(entry: Entry) -> Cached:

@@ -55,7 +55,14 @@ LINK = Family(
     # Rows of hidden 7168: FP8, FP8 with its scales in the row (no multiple of 128 bytes), BF16.
     tuple(link_variant(row_bytes, block) for row_bytes in (7168, 7392, 14336) for block in (128, 512)),
 )
-FAMILIES = {family.name: family for family in (LINK,)}
+BARRIER = Family("barrier", "ops/barrier.cu", ("epctl_barrier",), (Variant("lsa", ()),))
+EP = Family(
+    "ep",
+    "ops/ep.cu",
+    ("epctl_ep_dispatch", "epctl_ep_dispatch_finish", "epctl_ep_expand", "epctl_ep_stage", "epctl_ep_combine"),
+    (Variant("any", ()),),
+)
+FAMILIES = {family.name: family for family in (LINK, BARRIER, EP)}
 
 
 def select(ops: tuple[str, ...]) -> tuple[Family, ...]:

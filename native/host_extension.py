@@ -1,4 +1,4 @@
-"""The host extension: built with g++ and pybind11 at first use, for the interpreter that runs, and imported from the cache."""
+"""The host extensions: built with g++ and pybind11 at first use, for the interpreter that runs, and imported from the cache."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from msgspec import Struct
+
 from epctl.core.errors import EpctlError
 from epctl.native import cache_key, compilers, toolchain
 from epctl.native.cache import Cache
@@ -16,12 +18,27 @@ from epctl.native.cache_entry import Entry
 from epctl.native.cache_key import Inputs
 from epctl.native.compilers import Gxx
 from epctl.native.kernels import ROOT, run
+from epctl.native.nccl import Nccl
 
-MODULE = "epctl_host"
 NAME = "host"
-SOURCES = ("host/module.cpp", "host/driver.cpp")
 FLAGS = ("-shared", "-fPIC", "-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 LIBRARIES = ("-ldl",)
+
+
+class Extension(Struct, frozen=True):
+    """A module of C++ that Python imports."""
+
+    module: str
+    name: str
+    """In the cache."""
+    sources: tuple[str, ...]
+    """Below native/."""
+
+
+HOST = Extension("epctl_host", NAME, ("host/module.cpp", "host/driver.cpp"))
+"""Cubins and kernels; nothing of CUDA or NCCL is needed to build it."""
+NCCL = Extension("epctl_nccl", "nccl", ("host/nccl_module.cpp", "host/nccl.cpp", "host/driver.cpp"))
+"""Communicators; built against NCCL's headers, which include the toolkit's."""
 
 
 def pybind11_folders() -> tuple[str, str]:
@@ -58,51 +75,58 @@ def requirements() -> None:
     python_include()
 
 
-def file_name() -> str:
+def file_name(one: Extension = HOST) -> str:
     """epctl_host.cpython-312-x86_64-linux-gnu.so"""
-    return MODULE + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
+    return one.module + str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 
 
-def inputs(used: tuple[str, ...]) -> Inputs:
+def inputs(used: tuple[str, ...], one: Extension = HOST, nccl: Nccl | None = None) -> Inputs:
     """What the extension depends on; `used`: compiler and pybind11 with their versions."""
     found: dict[str, str] = {}
-    for source in SOURCES:
+    for source in one.sources:
         found.update(cache_key.sources(ROOT / source, ROOT, ()))
-    interpreter = f"{sys.implementation.name} {sys.version.split()[0]} {file_name()}"
-    return Inputs(tuple(found.items()), (*FLAGS, *LIBRARIES, interpreter), used)
+    interpreter = f"{sys.implementation.name} {sys.version.split()[0]} {file_name(one)}"
+    versions = f"headers {nccl.headers.version}" if nccl is not None else ""
+    return Inputs(tuple(found.items()), (*FLAGS, *LIBRARIES, interpreter), used, versions)
 
 
-def build(cache: Cache, gxx: Gxx | None = None) -> Entry:
-    """The extension, out of the cache or compiled now. Raises EpctlError."""
+def build(cache: Cache, gxx: Gxx | None = None, one: Extension = HOST, nccl: Nccl | None = None) -> Entry:
+    """The extension, out of the cache or compiled now; NCCL's with the headers of `nccl`. Raises EpctlError."""
     gxx = compilers.find_gxx() if gxx is None else gxx
     toolchain.check_gxx(gxx)
     include, version = pybind11_folders()
-    folders = (f"-isystem{include}", f"-isystem{python_include()}")
-    sources = tuple(str(ROOT / source) for source in SOURCES)
+    used: tuple[str, ...] = (f"g++ {gxx.version}", f"pybind11 {version}")
+    headers = [include, python_include()]
+    if nccl is not None:
+        nvcc = compilers.find_nvcc()
+        headers += [nccl.headers.include, compilers.include_folder(nvcc.home)]
+        used = (*used, f"cuda {nvcc.version}")
+    sources = tuple(str(ROOT / source) for source in one.sources)
 
     def compile_it(out: Path) -> None:
-        run((gxx.path, *FLAGS, *folders, *sources, "-o", str(out / file_name()), *LIBRARIES), NAME, out.parent)
+        folders = tuple(f"-isystem{folder}" for folder in headers)
+        run((gxx.path, *FLAGS, *folders, *sources, "-o", str(out / file_name(one)), *LIBRARIES), one.name, out.parent)
 
-    return cache.get(NAME, inputs((f"g++ {gxx.version}", f"pybind11 {version}")), compile_it)
+    return cache.get(one.name, inputs(used, one, nccl), compile_it)
 
 
-def obtain(cache: Cache) -> Entry:
+def obtain(cache: Cache, one: Extension = HOST, nccl: Nccl | None = None) -> Entry:
     """`build`, or what another node has built where the means are missing here. Raises EpctlError when there is neither."""
     try:
-        return build(cache)
+        return build(cache, one=one, nccl=nccl)
     except EpctlError:
-        entry = cache.like(NAME, inputs(()))
+        entry = cache.like(one.name, inputs((), one, nccl))
         if entry is None:
             raise
         return entry
 
 
-def load(cache: Cache | None = None) -> ModuleType:
+def load(cache: Cache | None = None, one: Extension = HOST, nccl: Nccl | None = None) -> ModuleType:
     """The extension as a module, built if need be. Raises EpctlError when it cannot be built or imported."""
-    if MODULE in sys.modules:
-        return sys.modules[MODULE]
-    path = str(obtain(Cache() if cache is None else cache).file(file_name()))
-    spec = importlib.util.spec_from_file_location(MODULE, path, loader=ExtensionFileLoader(MODULE, path))
+    if one.module in sys.modules:
+        return sys.modules[one.module]
+    path = str(obtain(Cache() if cache is None else cache, one, nccl).file(file_name(one)))
+    spec = importlib.util.spec_from_file_location(one.module, path, loader=ExtensionFileLoader(one.module, path))
     if spec is None or spec.loader is None:
         raise ImportError(path)
     try:
@@ -114,5 +138,5 @@ def load(cache: Cache | None = None) -> ModuleType:
             f"{path}: {error}",
             "a folder that is mounted noexec, or a newer libstdc++ at compile time; set EPCTL_CACHE_DIR, or use one compiler",
         ) from None
-    sys.modules[MODULE] = module
+    sys.modules[one.module] = module
     return module

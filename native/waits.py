@@ -9,7 +9,23 @@ from msgspec import Struct
 RECORD_BYTES = 64
 _RECORD = struct.Struct("<IIIIQQQQIIQ")
 _COMPLETE = 2
-STAGES = {1: ("ping", "link latency"), 2: ("pong", "link latency")}
+STAGES = {
+    1: ("ping", "link latency"),
+    2: ("pong", "link latency"),
+    3: ("arrival", "the barrier"),
+    4: ("arrival", "the barrier over GIN"),
+    5: ("put", "GIN put"),
+    6: ("get", "GIN get"),
+    7: ("signal", "GIN signal"),
+    8: ("flush", "GIN flush"),
+    16: ("chunk count", "dispatch"),
+    17: ("ready", "dispatch"),
+    18: ("count", "dispatch"),
+    19: ("row", "dispatch"),
+    20: ("ready", "combine"),
+    21: ("row", "combine"),
+    22: ("done", "combine"),
+}
 """Stage → (what was awaited, in which part)."""
 
 

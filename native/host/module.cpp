@@ -7,49 +7,12 @@
 #include <memory>
 #include <string>
 
-#include "driver.hpp"
+#include "device.hpp"
 
 namespace py = pybind11;
 
 namespace epctl::host {
 namespace {
-
-// The device's primary context, which the CUDA runtime and PyTorch use as well, for as long as this object lives.
-class Device {
-  public:
-    explicit Device(int ordinal) : api_(driver()) {
-        check(api_, api_.cuDeviceGet(&device_, ordinal), "cuDeviceGet");
-        check(api_, api_.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
-    }
-    ~Device() { api_.cuDevicePrimaryCtxRelease_v2(device_); }
-    Device(const Device&) = delete;
-    Device& operator=(const Device&) = delete;
-
-    const Driver& api() const { return api_; }
-    CUcontext context() const { return context_; }
-
-  private:
-    const Driver& api_;
-    CUdevice device_ = 0;
-    CUcontext context_ = nullptr;
-};
-
-// Makes the device's context current and puts the caller's back.
-class Current {
-  public:
-    explicit Current(const Device& device) : api_(device.api()) {
-        check(api_, api_.cuCtxPushCurrent_v2(device.context()), "cuCtxPushCurrent");
-    }
-    ~Current() {
-        CUcontext mine = nullptr;
-        api_.cuCtxPopCurrent_v2(&mine);
-    }
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
-
-  private:
-    const Driver& api_;
-};
 
 class Cubin {
   public:
@@ -116,6 +79,52 @@ class Kernel {
     unsigned shared_bytes_;
 };
 
+// A tensor of bytes in memory of ours, as DLPack hands it over (dmlc.github.io/dlpack, version 0.8's layout).
+struct DlTensor {
+    void* data;
+    std::int32_t device_type, device_id;
+    std::int32_t num_dims;
+    std::uint8_t type_code, type_bits;
+    std::uint16_t type_lanes;
+    std::int64_t* shape;
+    std::int64_t* strides;
+    std::uint64_t byte_offset;
+};
+struct DlManaged {
+    DlTensor tensor;
+    void* context;
+    void (*deleter)(DlManaged*);
+};
+constexpr std::int32_t kDlCuda = 2;
+constexpr std::uint8_t kDlUnsigned = 1;
+constexpr const char* kDlName = "dltensor";
+
+py::capsule bytes_tensor(std::uintptr_t address, std::int64_t num_bytes, int ordinal) {
+    struct Held {
+        DlManaged managed;
+        std::int64_t shape;
+    };
+    auto* const held = new Held{};
+    held->shape = num_bytes;
+    DlTensor& tensor = held->managed.tensor;
+    tensor.data = reinterpret_cast<void*>(address);
+    tensor.device_type = kDlCuda;
+    tensor.device_id = ordinal;
+    tensor.num_dims = 1;
+    tensor.type_code = kDlUnsigned;
+    tensor.type_bits = 8;
+    tensor.type_lanes = 1;
+    tensor.shape = &held->shape;
+    held->managed.context = held;
+    held->managed.deleter = [](DlManaged* managed) { delete static_cast<Held*>(managed->context); };
+    return py::capsule(&held->managed, kDlName, [](PyObject* capsule) {
+        // Who took the tensor has renamed the capsule, and calls the deleter itself.
+        if (!PyCapsule_IsValid(capsule, kDlName)) return;
+        auto* const managed = static_cast<DlManaged*>(PyCapsule_GetPointer(capsule, kDlName));
+        managed->deleter(managed);
+    });
+}
+
 int driver_version() {
     int version = 0;
     check(driver(), driver().cuDriverGetVersion(&version), "cuDriverGetVersion");
@@ -156,6 +165,8 @@ PYBIND11_MODULE(epctl_host, m) {
     py::register_exception_translator(&translate);
     m.def("driver_version", &driver_version, "13000 for CUDA 13.0.");
     m.def("device_count", &device_count, "Devices that the driver shows.");
+    m.def("bytes_tensor", &bytes_tensor, py::arg("address"), py::arg("num_bytes"), py::arg("device_idx"),
+          "A DLPack capsule over device memory, which must stay longer than all its users.");
     py::class_<Cubin, std::shared_ptr<Cubin>>(m, "Cubin")
         .def(py::init([](const py::bytes& image, int ordinal) { return std::make_shared<Cubin>(image, ordinal); }),
              py::arg("image"), py::arg("device_idx"));

@@ -43,7 +43,7 @@ def test_build_and_list(tools: Toolchain, cache_folder: Path) -> None:
     pytest.importorskip("pybind11", reason="pybind11 is not installed")
     first = epctl("--arch", "sm_90a,100a", folder=cache_folder)
     assert (first.returncode, first.stderr) == (0, "")
-    again = epctl("--op", "link", "--format", "json", folder=cache_folder)
+    again = epctl("--format", "json", folder=cache_folder)
     document = json.loads(again.stdout)
     assert document["schema"] == {"name": "epctl.build", "version": 1}
     rows = document["build"]["rows"]

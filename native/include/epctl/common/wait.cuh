@@ -64,10 +64,12 @@ __device__ __noinline__ void record_timeout(WaitRecord* record, uint32_t rank, u
     atomicExch_system(&record->state, kRecordComplete);
 }
 
-// True when the flag has reached `expected`; what the peer wrote before it is visible then. False when the time is up,
-// or when another wait of this rank has given up: the kernel must end without touching what it waited for. Flags only
+// The primitive: `read` gives the value that is to reach `expected`. True when it has. False when the time is up, or
+// when another wait of this rank has given up: the kernel must end without touching what it waited for. Values only
 // grow, and are compared with wrap-around.
-__device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what) {
+template <class Read>
+__device__ __forceinline__ bool wait_until(const WaitLimits& limits, uint64_t expected, uint32_t peer, Stage stage,
+                                           uint64_t progress, Read read) {
     // The timer is slower than the flag, and the record lies behind PCIe: a flag that comes soon costs neither.
     constexpr uint32_t kSpinsPerLook = 64;
     constexpr uint32_t kLooksPerRecord = 16;
@@ -76,22 +78,27 @@ __device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited
         uint64_t seen = 0;
 #pragma unroll 1
         for (uint32_t spin = 0; spin < kSpinsPerLook; ++spin) {
-            // An acquire empties the SM's L1 cache, under the feet of the block's other warps: once, when it counts.
-            seen = load_relaxed(what.flag);
-            if (static_cast<int64_t>(seen - what.expected) >= 0) {
-                load_acquire(what.flag);
-                return true;
-            }
+            seen = read();
+            if (static_cast<int64_t>(seen - expected) >= 0) return true;
         }
         const uint64_t now = now_ns();
         if (begin == 0) begin = now;
         if (now - begin >= limits.timeout_ns) {
-            record_timeout(limits.record, limits.rank, what.peer, what.stage, what.expected, what.progress, seen,
-                           now - begin);
+            record_timeout(limits.record, limits.rank, peer, stage, expected, progress, seen, now - begin);
             return false;
         }
         if (look % kLooksPerRecord == 0 && load_state(limits.record) != kRecordFree) return false;
     }
+}
+
+// The same for a flag in memory; what the peer wrote before it is visible afterwards.
+__device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what) {
+    // An acquire empties the SM's L1 cache, under the feet of the block's other warps: once, when it counts.
+    if (!wait_until(limits, what.expected, what.peer, what.stage, what.progress,
+                    [&] { return load_relaxed(what.flag); }))
+        return false;
+    load_acquire(what.flag);
+    return true;
 }
 
 }  // namespace epctl

@@ -11,6 +11,19 @@ enum class Stage : uint32_t {
     kNone = 0,
     kLinkPing = 1,
     kLinkPong = 2,
+    kBarrier = 3,
+    kGinBarrier = 4,
+    kGinPut = 5,
+    kGinGet = 6,
+    kGinSignal = 7,
+    kGinFlush = 8,
+    kDispatchChunk = 16,
+    kDispatchReady = 17,
+    kDispatchCount = 18,
+    kDispatchRows = 19,
+    kCombineReady = 20,
+    kCombineRows = 21,
+    kCombineDone = 22,
 };
 
 enum RecordState : uint32_t {

@@ -1,0 +1,165 @@
+// Arguments and shared state of the expert-parallel kernels, for device and host code alike; native/ep_args.py packs
+// the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "epctl/comm/peers.h"
+#include "epctl/common/wait_record.h"
+
+namespace epctl {
+
+constexpr uint32_t kEpMaxTopk = 16;
+constexpr uint32_t kEpMaxExperts = 1024;
+constexpr uint32_t kEpMaxBlocks = 256;
+// Of a rank's arrivals in one call: every block of the sender adds its share, however many blocks there are.
+constexpr uint64_t kEpArrivalUnit = 1u << 20;
+
+// Counters of one buffer on one rank, in its own memory. They live on the device so that a captured graph goes on
+// counting at each replay.
+struct EpState {
+    uint64_t dispatch_epoch;  // calls that have begun
+    uint64_t dispatch_finished;
+    uint64_t combine_epoch;
+    uint64_t reserved;
+    uint32_t dispatch_ticket;  // blocks that have ended, modulo their number
+    uint32_t experts_ticket;
+    uint32_t combine_ticket;
+    uint32_t expand_ticket;
+    uint64_t expand_epoch;
+    uint64_t reserved2;
+};
+static_assert(sizeof(EpState) == 64, "native/ep_args.py");
+
+// One call's shape; equal on all ranks but for num_tokens.
+struct EpShape {
+    uint32_t num_tokens;
+    uint32_t max_tokens;  // of any rank: stride of the global token index
+    uint32_t row_bytes;
+    uint32_t scale_bytes;  // of a row; 0 without scales
+    uint32_t num_topk;
+    uint32_t num_experts;
+    uint32_t experts_per_rank;
+    uint32_t wide_indices;  // 1: topk indices are 64 bits wide, 0: 32
+};
+
+// Offsets in symmetric memory. Words carry the call's number in their upper half and a value in their lower half, so
+// that they need no flag beside them.
+struct EpOffsets {
+    uint64_t ready;      // [source] dispatch number: the source's outputs may be written
+    uint64_t totals;     // [2][source][ranks + experts_per_rank] words: tokens for each rank, entries for my experts
+    uint64_t arrived;    // [source] units of kEpArrivalUnit
+    uint64_t announced;  // [2][source][2]: where the source's rows and weights for combine lie
+    uint64_t pulled;     // [source] units: how much of my rows the source has read
+    uint64_t rows;       // [ranks × max_tokens] rows
+    uint64_t scales;     // the same number of rows of scales
+    uint64_t indices;    // … of top-k indices
+    uint64_t weights;    // … of top-k weights
+    uint64_t metadata;   // … of num_topk + 2 words
+};
+
+struct DispatchArgs {
+    Peers peers;
+    EpOffsets at;
+    EpShape shape;
+    const void* x;
+    const void* scales;
+    const void* topk_indices;
+    const float* topk_weights;
+    int32_t* routes;  // [tokens, topk]: rank << 24 | row there, at the last selection that lies on that rank; else −1
+    EpState* state;
+    uint64_t* chunk_words;     // [2][ranks][kEpMaxBlocks]
+    uint32_t* expert_counts;   // [experts], zero between calls
+    int32_t* tokens_per_rank;  // [ranks] inclusive sums of what each source sent
+    int32_t* expert_sums;      // [experts_per_rank], see EPHandle.psum_num_recv_tokens_per_expert
+    int32_t* expert_tokens;    // [experts_per_rank] real counts
+    int32_t* statistics;       // [experts_per_rank] or null: real counts are added
+    int64_t* host_counts;      // host memory or null: call, tokens, aligned entries, aligned entries of each expert
+    uint64_t* waited_ns;       // [ranks] or null: how long this rank waited for each
+    int64_t host_call;
+    uint32_t expert_alignment;
+    uint32_t expanded;                                          // form of expert_sums
+    uint32_t cached;                                            // routes are given
+    uint32_t receives;                                          // 1: ends when all rows are there
+    uint32_t num_warps, num_stages, slot_bytes, control_bytes;  // of the ring in shared memory
+    WaitLimits limits;
+};
+
+struct FinishArgs {
+    Peers peers;
+    EpOffsets at;
+    EpState* state;
+    uint64_t* waited_ns;
+    WaitLimits limits;
+};
+
+// Behind a dispatch: rows of tokens become rows of (token, expert), grouped by expert.
+struct ExpandArgs {
+    EpShape shape;
+    const void* rows;
+    const void* scales;
+    const void* indices;  // local expert numbers
+    const float* weights;
+    const int32_t* metadata;
+    const int32_t* tokens_per_rank;
+    const int32_t* expert_sums;
+    const int32_t* expert_tokens;
+    void* out_rows;
+    void* out_scales;
+    float* out_weights;
+    int32_t* out_metadata;
+    EpState* state;
+    uint64_t* chunk_words;  // [2][experts_per_rank][kEpMaxBlocks]
+    uint32_t num_ranks;
+    uint32_t expert_alignment;
+    uint32_t zero_padding;
+    uint32_t column_scales;   // 1: out_scales has one column of rows after another
+    uint32_t scale_stride;    // rows of such a column
+    uint32_t num_rows_limit;  // rows that the outputs have room for
+    WaitLimits limits;
+};
+
+// Before a combine: rows into symmetric memory. Expanded ones are summed by token first.
+struct StageArgs {
+    EpShape shape;
+    const void* x;
+    const float* weights;
+    const int32_t* metadata;  // null: rows are copied as they are
+    const int32_t* tokens_per_rank;
+    void* out_rows;
+    float* out_weights;
+    uint32_t num_ranks;
+    uint32_t skipped_rank;  // its rows are not copied: the rank reads its own where they are; num_ranks: none
+};
+
+struct CombineArgs {
+    Peers peers;
+    EpOffsets at;
+    EpShape shape;
+    uint64_t x_offset;  // of my rows, in symmetric memory; 16 bytes are its unit in the announcement
+    uint64_t weights_offset;
+    const void* local_x;  // my rows for myself
+    const float* local_weights;
+    const void* topk_indices;
+    const int32_t* routes;
+    const int32_t* metadata;  // null, or (every expanded row travels) offset below
+    const void* bias0;
+    const void* bias1;
+    void* out;
+    float* out_weights;
+    EpState* state;
+    uint64_t* waited_ns;
+    uint32_t announces;
+    uint32_t pulls;
+    uint32_t waits_until_read;
+    uint32_t expanded_rows;  // 1: x is expanded and the sums are done here; metadata of all ranks is at at.metadata
+    WaitLimits limits;
+};
+
+static_assert(sizeof(EpShape) == 32 && sizeof(EpOffsets) == 80, "native/ep_args.py");
+static_assert(sizeof(DispatchArgs) == 872 && offsetof(DispatchArgs, limits) == 848, "native/ep_args.py");
+static_assert(sizeof(FinishArgs) == 704 && sizeof(ExpandArgs) == 192, "native/ep_args.py");
+static_assert(sizeof(StageArgs) == 88 && sizeof(CombineArgs) == 840, "native/ep_args.py");
+
+}  // namespace epctl

@@ -1,0 +1,119 @@
+// What the expert-parallel kernels share.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "epctl/common/bulk.cuh"
+#include "epctl/common/wait.cuh"
+#include "epctl/ops/ep_args.h"
+
+namespace epctl::ep {
+
+constexpr uint32_t kThreads = 512;
+constexpr uint32_t kWarps = kThreads / kWarpThreads;
+constexpr uint32_t kAll = 0xffffffffu;
+constexpr uint32_t kRowBits = 24;  // of a route; the rank is above
+constexpr uint32_t kRowMask = (1u << kRowBits) - 1;
+
+__device__ __forceinline__ uint32_t lane_idx() {
+    return threadIdx.x % kWarpThreads;
+}
+
+__device__ __forceinline__ uint32_t warp_idx() {
+    return threadIdx.x / kWarpThreads;
+}
+
+__device__ __forceinline__ uint32_t lanes_below() {
+    uint32_t mask;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
+    return mask;
+}
+
+__device__ __forceinline__ uint32_t warp_sum(uint32_t value) {
+    return __reduce_add_sync(kAll, value);
+}
+
+// Inclusive sum over the lanes.
+__device__ __forceinline__ uint32_t warp_scan(uint32_t value) {
+#pragma unroll
+    for (uint32_t step = 1; step < kWarpThreads; step *= 2) {
+        const uint32_t below = __shfl_up_sync(kAll, value, step);
+        if (lane_idx() >= step) value += below;
+    }
+    return value;
+}
+
+__device__ __forceinline__ uint32_t load_index(const void* indices, uint32_t wide, uint64_t at) {
+    // Negative ones mean no selection, and stay negative in 32 bits.
+    return wide ? static_cast<uint32_t>(static_cast<const int64_t*>(indices)[at])
+                : static_cast<uint32_t>(static_cast<const int32_t*>(indices)[at]);
+}
+
+__device__ __forceinline__ uint64_t word_of(uint64_t epoch, uint32_t value) {
+    return epoch << 32 | value;
+}
+
+__device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+// The value of a word that comes with the epoch; false in `ok` when it does not come.
+__device__ __forceinline__ uint32_t wait_word(const WaitLimits& limits, const uint64_t* word, uint64_t epoch,
+                                              uint32_t peer, Stage stage, bool& ok) {
+    uint64_t seen = 0;
+    const bool came =
+        wait_until(limits, word_of(epoch, 0), peer, stage, epoch, [&] { return seen = load_relaxed(word); });
+    ok = ok && came;
+    return static_cast<uint32_t>(seen);
+}
+
+// What a block adds to a counter so that all blocks of the grid add one unit.
+__device__ __forceinline__ uint64_t share_of_block() {
+    const uint64_t share = kEpArrivalUnit / gridDim.x;
+    return blockIdx.x == 0 ? kEpArrivalUnit - share * (gridDim.x - 1) : share;
+}
+
+// True in the block that ends last; the ticket is 0 again then.
+__device__ __forceinline__ bool last_block(uint32_t* ticket) {
+    __threadfence();
+    const bool last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+    return last;
+}
+
+template <class T>
+__device__ __forceinline__ T* at(const Peers& peers, uint32_t rank, uint64_t offset) {
+    return reinterpret_cast<T*>(peers.base[rank] + offset);
+}
+
+// Eight BF16 numbers of a vector, added in float32.
+__device__ __forceinline__ void add_vector(float (&sums)[8], const uint4& v) {
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+        sums[2 * i] += __uint_as_float(words[i] << 16);
+        sums[2 * i + 1] += __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
+__device__ __forceinline__ uint32_t round_pair(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+__device__ __forceinline__ uint4 round_vector(const float (&sums)[8]) {
+    return make_uint4(round_pair(sums[0], sums[1]), round_pair(sums[2], sums[3]), round_pair(sums[4], sums[5]),
+                      round_pair(sums[6], sums[7]));
+}
+
+__device__ __forceinline__ uint32_t align_up(uint32_t value, uint32_t alignment) {
+    return (value + alignment - 1) / alignment * alignment;
+}
+
+}  // namespace epctl::ep

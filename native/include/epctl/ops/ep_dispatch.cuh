@@ -1,0 +1,234 @@
+// Dispatch: every row is written once, straight to its place in the receiver's output.
+#pragma once
+
+#include "epctl/ops/ep_count.cuh"
+
+namespace epctl::ep {
+
+constexpr uint32_t kMaxStages = 4;
+constexpr uint32_t kClerk = kWarps - 1;  // the warp that keeps the books while others move rows
+constexpr uint32_t kMoversBarrier = 1;
+
+// ---- The books: counts of experts and tokens for the caller.
+
+// Adds this block's histogram to those of the others; the last block tells each owner what comes for its experts.
+__device__ __forceinline__ void tell_experts(const DispatchArgs& args, const uint32_t* histogram, bool shared,
+                                             uint64_t epoch) {
+    const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank;
+    const uint32_t each = args.shape.experts_per_rank, columns = num_ranks + each;
+    if (shared && blockIdx.x != 0) return;
+    if (!shared) {
+        for (uint32_t expert = lane_idx(); expert < args.shape.num_experts; expert += kWarpThreads)
+            if (histogram[expert] != 0) atomicAdd(args.expert_counts + expert, histogram[expert]);
+        __syncwarp();
+        uint32_t last = 0;
+        if (lane_idx() == 0) last = last_block(&args.state->experts_ticket) ? 1 : 0;
+        if (__shfl_sync(kAll, last, 0) == 0) return;
+    }
+    for (uint32_t expert = lane_idx(); expert < args.shape.num_experts; expert += kWarpThreads) {
+        const uint32_t count = shared ? histogram[expert] : atomicExch(args.expert_counts + expert, 0);
+        uint64_t* const totals = at<uint64_t>(args.peers, expert / each, args.at.totals);
+        store_relaxed(totals + ((epoch & 1) * num_ranks + me) * columns + num_ranks + expert % each,
+                      word_of(epoch, count));
+    }
+}
+
+// What this rank receives, for the handle and the host. One warp; false when somebody does not tell.
+__device__ __forceinline__ bool keep_books(const DispatchArgs& args, uint64_t epoch) {
+    const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank;
+    const uint32_t world = args.limits.rank - me;
+    const uint32_t each = args.shape.experts_per_rank, columns = num_ranks + each;
+    const uint64_t* const totals = at<uint64_t>(args.peers, me, args.at.totals) + (epoch & 1) * num_ranks * columns;
+    bool ok = true;
+    uint32_t num_tokens = 0;
+    for (uint32_t from = 0; from < num_ranks; from += kWarpThreads) {
+        const uint32_t source = from + lane_idx();
+        const uint32_t count = source < num_ranks ? wait_word(args.limits, totals + source * columns + me, epoch,
+                                                              world + source, Stage::kDispatchCount, ok)
+                                                  : 0;
+        const uint32_t sum = num_tokens + warp_scan(count);
+        if (source < num_ranks) args.tokens_per_rank[source] = static_cast<int32_t>(sum);
+        num_tokens = __shfl_sync(kAll, sum, kWarpThreads - 1);
+    }
+    uint32_t num_entries = 0;
+    for (uint32_t from = 0; from < each; from += kWarpThreads) {
+        const uint32_t expert = from + lane_idx();
+        uint32_t count = 0;
+        for (uint32_t source = 0; source < num_ranks && expert < each; ++source)
+            count += wait_word(args.limits, totals + source * columns + num_ranks + expert, epoch, world + source,
+                               Stage::kDispatchCount, ok);
+        const uint32_t aligned = align_up(count, args.expert_alignment);
+        const uint32_t sum = num_entries + warp_scan(aligned);
+        if (expert < each) {
+            args.expert_tokens[expert] = static_cast<int32_t>(count);
+            args.expert_sums[expert] = static_cast<int32_t>(args.expanded ? sum - aligned + count : sum);
+            if (args.statistics != nullptr) atomicAdd(args.statistics + expert, static_cast<int32_t>(count));
+            if (args.host_counts != nullptr) args.host_counts[3 + expert] = aligned;
+        }
+        num_entries = __shfl_sync(kAll, sum, kWarpThreads - 1);
+    }
+    ok = __all_sync(kAll, ok);
+    if (args.host_counts != nullptr && ok) {
+        __threadfence_system();
+        __syncwarp();
+        if (lane_idx() == 0) {
+            args.host_counts[1] = num_tokens;
+            args.host_counts[2] = num_entries;
+            store_release(reinterpret_cast<uint64_t*>(args.host_counts), static_cast<uint64_t>(args.host_call));
+        }
+    }
+    return ok;
+}
+
+// All rows of all sources are there. One warp.
+__device__ __forceinline__ void wait_rows(const Peers& peers, const EpOffsets& offsets, const WaitLimits& limits,
+                                          uint64_t* waited_ns, uint64_t epoch) {
+    const uint64_t begin = waited_ns != nullptr ? now_ns() : 0;
+    const uint64_t* const arrived = at<uint64_t>(peers, peers.rank, offsets.arrived);
+    for (uint32_t source = lane_idx(); source < peers.num_ranks; source += kWarpThreads) {
+        const uint32_t peer = limits.rank - peers.rank + source;
+        wait_for(limits, Awaited{arrived + source, epoch * kEpArrivalUnit, peer, Stage::kDispatchRows, epoch});
+        if (waited_ns != nullptr) waited_ns[source] = now_ns() - begin;
+    }
+}
+
+// ---- The rows.
+
+struct Ring {
+    uint8_t* rows;
+    uint64_t* barriers;
+    uint32_t num_stages, slot_bytes;
+};
+
+// A token's way: in lane k, where its k-th selection goes.
+struct Way {
+    uint32_t expert, rank, row;
+    bool leads;  // the last selection that lies on this rank
+};
+
+__device__ __forceinline__ Way way_of(const DispatchArgs& args, const Span& span, const Batches& batches,
+                                      uint32_t token) {
+    const uint32_t num_ranks = args.peers.num_ranks, lane = lane_idx();
+    const uint64_t entry = static_cast<uint64_t>(token) * args.shape.num_topk + lane;
+    Way way{kAll, kAll, 0, false};
+    if (lane < args.shape.num_topk) way.expert = load_index(args.topk_indices, args.shape.wide_indices, entry);
+    if (way.expert < args.shape.num_experts) way.rank = way.expert / args.shape.experts_per_rank;
+    const uint32_t same = __match_any_sync(kAll, way.rank);
+    way.leads = way.rank != kAll && same >> lane == 1;
+    if (args.cached) {
+        if (way.leads) way.row = static_cast<uint32_t>(args.routes[entry]) & kRowMask;
+        return way;
+    }
+    if (way.leads) {
+        const uint32_t local = token - span.begin, cell = local / kWarpThreads * num_ranks + way.rank;
+        const uint32_t below = (1u << local % kWarpThreads) - 1;
+        way.row = batches.first[cell] + __popc(batches.goes[cell] & below);
+    }
+    if (lane < args.shape.num_topk)
+        args.routes[entry] = way.leads ? static_cast<int32_t>(way.rank << kRowBits | way.row) : -1;
+    return way;
+}
+
+__device__ __forceinline__ void copy_scales(uint8_t* to, const uint8_t* from, uint32_t num_bytes) {
+    if (num_bytes % kVectorBytes == 0) {
+        for (uint32_t i = lane_idx(); i < num_bytes / kVectorBytes; i += kWarpThreads)
+            store_vector(reinterpret_cast<uint4*>(to) + i, load_vector(reinterpret_cast<const uint4*>(from) + i));
+    } else {
+        for (uint32_t i = lane_idx(); i < num_bytes / 4; i += kWarpThreads)
+            reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
+    }
+}
+
+// What goes along with the row, to one rank. The whole warp.
+__device__ __forceinline__ void send_details(const DispatchArgs& args, const Way& way, uint32_t token, uint32_t rank,
+                                             uint32_t row, float weight) {
+    const uint32_t lane = lane_idx(), num_topk = args.shape.num_topk;
+    const bool mine = way.rank == rank;
+    const uint64_t entry = static_cast<uint64_t>(row) * num_topk + lane;
+    const int32_t local = mine ? static_cast<int32_t>(way.expert - rank * args.shape.experts_per_rank) : -1;
+    if (lane < num_topk) {
+        if (args.shape.wide_indices)
+            at<int64_t>(args.peers, rank, args.at.indices)[entry] = local;
+        else
+            at<int32_t>(args.peers, rank, args.at.indices)[entry] = local;
+        if (args.topk_weights != nullptr) at<float>(args.peers, rank, args.at.weights)[entry] = mine ? weight : 0.0f;
+    }
+    if (lane < num_topk + 2) {
+        const int32_t global = static_cast<int32_t>(args.peers.rank * args.shape.max_tokens + token);
+        at<int32_t>(args.peers, rank, args.at.metadata)[static_cast<uint64_t>(row) * (num_topk + 2) + lane] =
+            lane == 0 ? global : -1;
+    }
+    if (args.shape.scale_bytes != 0)
+        copy_scales(at<uint8_t>(args.peers, rank, args.at.scales) + static_cast<uint64_t>(row) * args.shape.scale_bytes,
+                    static_cast<const uint8_t*>(args.scales) + static_cast<uint64_t>(token) * args.shape.scale_bytes,
+                    args.shape.scale_bytes);
+}
+
+// The tokens of one warp, one after the other: token(0), token(1) … below span.end.
+__device__ __forceinline__ uint32_t token_of(const DispatchArgs& args, const Span& span, uint32_t turn) {
+    return span.first + (warp_idx() + turn * args.num_warps) * span.step;
+}
+
+__device__ __forceinline__ void load_row(const DispatchArgs& args, const Ring& ring, const Span& span, uint32_t turn) {
+    const uint32_t token = token_of(args, span, turn);
+    if (token >= span.end || lane_idx() != 0) return;
+    const uint32_t stage = turn % ring.num_stages;
+    bulk_load(ring.rows + stage * ring.slot_bytes,
+              static_cast<const uint8_t*>(args.x) + static_cast<uint64_t>(token) * args.shape.row_bytes,
+              args.shape.row_bytes, ring.barriers + stage);
+}
+
+__device__ __forceinline__ void send_rows(const DispatchArgs& args, const Ring& ring, const Span& span,
+                                          const Batches& batches) {
+    const uint32_t num_topk = args.shape.num_topk, row_bytes = args.shape.row_bytes;
+    uint32_t stage = 0, parity = 0;
+    for (uint32_t turn = 0;; ++turn) {
+        const uint32_t token = token_of(args, span, turn);
+        if (token >= span.end) break;
+        const Way way = way_of(args, span, batches, token);
+        float weight = 0.0f;
+        if (args.topk_weights != nullptr && lane_idx() < num_topk)
+            weight = args.topk_weights[static_cast<uint64_t>(token) * num_topk + lane_idx()];
+        if (turn > 0) {
+            // The row before has left the stage that is filled next.
+            bulk_stores_read<0>();
+            __syncwarp();
+            load_row(args, ring, span, turn - 1 + ring.num_stages);
+        }
+        barrier_wait(ring.barriers + stage, parity);
+        if (way.leads)
+            bulk_store(at<uint8_t>(args.peers, way.rank, args.at.rows) + static_cast<uint64_t>(way.row) * row_bytes,
+                       ring.rows + stage * ring.slot_bytes, row_bytes);
+        for (uint32_t leaders = __ballot_sync(kAll, way.leads); leaders != 0; leaders &= leaders - 1) {
+            const uint32_t leader = __ffs(static_cast<int>(leaders)) - 1;
+            send_details(args, way, token, __shfl_sync(kAll, way.rank, leader), __shfl_sync(kAll, way.row, leader),
+                         weight);
+        }
+        if (++stage == ring.num_stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+    bulk_stores_done();
+}
+
+// After a failure: no copy may be on its way when the block ends.
+__device__ __forceinline__ void drop_rows(const DispatchArgs& args, const Ring& ring, const Span& span) {
+    for (uint32_t turn = 0; turn < ring.num_stages; ++turn)
+        if (token_of(args, span, turn) < span.end) barrier_wait(ring.barriers + turn, 0);
+}
+
+__device__ __forceinline__ void movers_meet(uint32_t num_threads) {
+    asm volatile("bar.sync %0, %1;" ::"n"(kMoversBarrier), "r"(num_threads) : "memory");
+}
+
+// Cached calls exchange no counts: who has begun says so. All threads, between barriers of the block.
+__device__ __forceinline__ bool wait_ready(const DispatchArgs& args, uint64_t epoch) {
+    const uint32_t me = args.peers.rank, peer = threadIdx.x;
+    if (peer >= args.peers.num_ranks) return true;
+    if (blockIdx.x == 0) store_release(at<uint64_t>(args.peers, peer, args.at.ready) + me, epoch);
+    return wait_for(args.limits, Awaited{at<uint64_t>(args.peers, me, args.at.ready) + peer, epoch,
+                                         args.limits.rank - me + peer, Stage::kDispatchReady, epoch});
+}
+
+}  // namespace epctl::ep

@@ -1,0 +1,44 @@
+"""The structs of native/include/epctl/comm/peers.h and ops/barrier_args.h as bytes."""
+
+from __future__ import annotations
+
+import struct
+
+from msgspec import Struct
+
+MAX_PEERS = 72
+"""Largest load/store domain: NVL72."""
+_BARRIER = struct.Struct("<QQ")
+_LIMITS = struct.Struct("<QQII")
+
+
+class Peers(Struct, frozen=True):
+    """Addresses of the symmetric memory of all ranks of the domain, in their order."""
+
+    bases: tuple[int, ...]
+    rank: int
+    """Index of this rank in `bases`."""
+
+    def pack(self) -> bytes:
+        """The struct Peers. Raises ValueError for more than MAX_PEERS."""
+        if not 0 <= self.rank < len(self.bases) <= MAX_PEERS:
+            raise ValueError(f"rank {self.rank} of {len(self.bases)} in a load/store domain of at most {MAX_PEERS}")
+        padded = (*self.bases, *([0] * (MAX_PEERS - len(self.bases))))
+        return struct.pack(f"<{MAX_PEERS}QII", *padded, len(self.bases), self.rank)
+
+
+class Limits(Struct, frozen=True):
+    """How a kernel waits. `record`: device address of a WaitRecord in host memory; `rank`: in the world."""
+
+    record: int
+    timeout_s: float
+    rank: int
+
+    def pack(self) -> bytes:
+        """The struct WaitLimits."""
+        return _LIMITS.pack(self.record, round(self.timeout_s * 1e9), self.rank, 0)
+
+
+def pack_barrier(peers: Peers, flags_offset: int, round_idx: int, limits: Limits) -> bytes:
+    """The struct BarrierArgs; `round_idx` counts from 1."""
+    return peers.pack() + _BARRIER.pack(flags_offset, round_idx) + limits.pack()
