@@ -8,7 +8,7 @@ import typer
 
 from epctl.commands import options
 
-NAMES = ("snapshot", "doctor", "bundle", "plan")
+NAMES = ("snapshot", "doctor", "bundle", "plan", "bench", "selftest")
 
 
 def schema(
@@ -19,6 +19,8 @@ def schema(
     """Print the JSON Schema of a file format."""
     import msgspec
 
+    from epctl.bench import selftest
+    from epctl.bench.record import Record
     from epctl.core.doctor import Report
     from epctl.core.jsontext import dump
     from epctl.core.snapshot import Snapshot
@@ -27,6 +29,12 @@ def schema(
 
     options.choice(format, ("json",), "--format")
     options.choice(name, NAMES, "NAME")
-    kinds = {"snapshot": Snapshot, "doctor": Report, "bundle": Manifest}
+    kinds = {
+        "snapshot": Snapshot,
+        "doctor": Report,
+        "bundle": Manifest,
+        "bench": Record,
+        "selftest": selftest.Report,
+    }
     found = plan_schema() if name == "plan" else msgspec.json.schema(kinds[name])
     options.emit(dump(found).decode(), output)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from epctl import __version__
-from epctl.commands import build, capture, doctor, ending, plan, probe, schema
+from epctl.commands import bench, build, capture, doctor, ending, fabric, plan, probe, schema, selftest, topo
 from epctl.core.errors import EpctlError
 
 app = typer.Typer(
@@ -20,12 +20,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("doctor")(doctor.doctor)
-app.command("capture")(capture.capture)
-app.command("plan")(plan.plan)
-app.command("probe")(probe.probe)
-app.command("build")(build.build)
-app.command("schema")(schema.schema)
+app.command()(doctor.doctor)
+app.command()(capture.capture)
+app.add_typer(topo.app, name="topo")
+for command in (plan.plan, bench.bench, selftest.selftest, fabric.fabric, probe.probe, build.build, schema.schema):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -191,6 +191,12 @@ def load() -> Any:  # noqa: ANN401 - built at run time
     return module
 
 
+def loaded_version() -> int:
+    """23203 for NCCL 2.32.3. Raises EpctlError."""
+    found = toolchain.find_nccl(with_torch="torch" in sys.modules)
+    return int(host_extension.load(Cache(), host_extension.NCCL, found).load(found.library.path))
+
+
 def unique_id() -> bytes:
     """What rank 0 makes and gives to all others, for one communicator. Raises EpctlError."""
     module = load()

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from epctl.core.errors import EpctlError
+from epctl.native.family import Family, Variant
+from epctl.native.gin_family import GIN
 from epctl.native.link_args import bulk_shared_bytes
 
-
-class Variant(Struct, frozen=True):
-    """One way to compile a file."""
-
-    name: str
-    """Lower case, digits and hyphens; unique in its family."""
-    defines: tuple[tuple[str, int], ...]
-    """Macros and their values."""
-
-
-class Family(Struct, frozen=True):
-    """A file of device code."""
-
-    name: str
-    """Name of the op that it belongs to (--op)."""
-    source: str
-    """Below native/."""
-    kernels: tuple[str, ...]
-    """Entry functions that each variant must have."""
-    variants: tuple[Variant, ...]
-    with_nccl: bool = False
-    """It includes NCCL's device headers."""
+__all__ = ["BARRIER", "EP", "FAMILIES", "GIN", "LINK", "Family", "Variant", "link_variant", "select"]
 
 
 def link_variant(row_bytes: int, block_threads: int) -> Variant:
@@ -59,10 +38,18 @@ BARRIER = Family("barrier", "ops/barrier.cu", ("epctl_barrier",), (Variant("lsa"
 EP = Family(
     "ep",
     "ops/ep.cu",
-    ("epctl_ep_dispatch", "epctl_ep_dispatch_finish", "epctl_ep_expand", "epctl_ep_stage", "epctl_ep_combine"),
+    (
+        "epctl_ep_dispatch",
+        "epctl_ep_dispatch_finish",
+        "epctl_ep_expand",
+        "epctl_ep_combine",
+        "epctl_ep_pull",
+        "epctl_ep_small_dispatch",
+        "epctl_ep_small_combine",
+    ),
     (Variant("any", ()),),
 )
-FAMILIES = {family.name: family for family in (LINK, BARRIER, EP)}
+FAMILIES = {family.name: family for family in (LINK, BARRIER, GIN, EP)}
 
 
 def select(ops: tuple[str, ...]) -> tuple[Family, ...]:

@@ -50,14 +50,18 @@ class Nccl(Struct, frozen=True):
     """The one that PyTorch loads by itself; with `in_torch` it is a part of libtorch_cuda. None without PyTorch."""
     in_torch: bool = False
     loaded: tuple[Library, ...] = ()
-    """Those mapped into this process already (LD_PRELOAD among them)."""
+    """Those mapped into this process already, those of LD_PRELOAD first: their symbols win over all that came later."""
+    preloaded: tuple[str, ...] = ()
+    """Paths of LD_PRELOAD."""
 
 
 def find(search: loader.Loader | None = None) -> Nccl:
     """The library that will be loaded and its headers. Order: EPCTL_NCCL_ROOT, what is loaded already, the nvidia-nccl package, PyTorch's
     copy, LD_PRELOAD, LD_LIBRARY_PATH, the system. Raises EpctlError when one of both is missing."""
     search = live_loader() if search is None else search
-    loaded = tuple(_library(path, "loaded") for path in _real(communication.mapped(NCCL.pattern)))
+    preloaded = tuple(os.path.realpath(path) for path in search.preload)
+    mapped = sorted(_real(communication.mapped(NCCL.pattern)), key=lambda path: path not in preloaded)
+    loaded = tuple(_library(path, "loaded") for path in mapped)
     torch, in_torch = _of_torch(search)
     named = _named(search)
     candidates = [*named, *loaded, *_packaged(), *([torch] if torch is not None and not in_torch else [])]
@@ -69,7 +73,7 @@ def find(search: loader.Loader | None = None) -> Nccl:
             f"pip install 'nvidia-nccl-cu13>=2.32.3', or set {ROOT} to a folder with include/ and lib/",
             exit_code=4,
         )
-    return Nccl(library, _headers(library), torch, in_torch, loaded)
+    return Nccl(library, _headers(library), torch, in_torch, loaded, preloaded)
 
 
 def live_loader() -> loader.Loader:

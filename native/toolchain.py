@@ -131,6 +131,9 @@ def check_headers(found: Nccl) -> None:
 def check_one_library(found: Nccl, *, with_torch: bool) -> None:
     """Raises EpctlError when two different files of NCCL would meet in this process: each has communicators of its own."""
     library = found.library
+    if library.path in found.preloaded:
+        # PyTorch maps its own copy as well, by its path; nothing is bound to that one.
+        return
     other = next((one for one in found.loaded if one.path != library.path), None)
     if other is not None:
         raise EpctlError(

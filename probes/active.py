@@ -7,18 +7,25 @@ from typing import Any
 
 from epctl.core.fact import NOT_PROBED, Absent, Fact
 from epctl.core.snapshot.software import ActiveArea, GpuAttributes, PeerAccess, VerbsProbe
-from epctl.probes import documents
+from epctl.probes import documents, gin_canary
 from epctl.probes.source import Source
 from epctl.probes.stages import Stages
 
-LIMITS_S = {"active_cuda": 80.0, "active_verbs": 60.0, "active_nvcc": 70.0, "active_pidfd": 15.0, "active_import": 70.0}
+LIMITS_S = {
+    "active_cuda": 80.0,
+    "active_verbs": 60.0,
+    "active_nvcc": 70.0,
+    "active_pidfd": 15.0,
+    "active_import": 70.0,
+    gin_canary.COLLECTOR: gin_canary.LIMIT_S,
+}
 """Collector → seconds. Eight GPUs without persistence mode take tens of seconds for their contexts."""
 
 _REFUSALS = (1, 13)  # EPERM, EACCES
 
 
 def active(source: Source) -> ActiveArea:
-    """Runs all active collectors at the same time. The GIN canary is another probe's."""
+    """Runs all active collectors at the same time."""
     with ThreadPoolExecutor(len(LIMITS_S)) as pool:
         running = {name: pool.submit(source.document, name, limit) for name, limit in LIMITS_S.items()}
         found = {name: future.result() for name, future in running.items()}
@@ -37,6 +44,7 @@ def active(source: Source) -> ActiveArea:
         verbs=_verbs(Stages(found["active_verbs"])),
         pidfd_getfd=documents.integer(found["active_pidfd"], "errno"),
         deep_ep_import=documents.text(found["active_import"], "error_line"),
+        gin=gin_canary.trials(found[gin_canary.COLLECTOR]),
     )
 
 

@@ -135,7 +135,7 @@ class LiveSource:
 FOREIGN = frozenset({"python", "toolchain", "active_nvcc", "active_import"})
 """Collectors that the examined interpreter runs, with the standard library alone."""
 
-STAGED = frozenset({"active_cuda", "active_verbs", "verbs_query"})
+STAGED = frozenset({"active_cuda", "active_verbs", "active_gin", "verbs_query"})
 """Collectors that print one JSON line a stage. Where they hang or die, the stages before that count: their document is
 {"stages": [line, …], "ended": "" or a reason, "detail": text}."""
 

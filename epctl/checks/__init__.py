@@ -32,6 +32,7 @@ MODULES: tuple[str, ...] = (
     "nccl",
     "net_plugin",
     "gin",
+    "gin_canary",
     "symmem",
     "nvshmem",
     "ibgda",

@@ -68,6 +68,12 @@ class Domain:
             )
 
     @property
+    def nccl_version(self) -> tuple[int, int, int]:
+        """Of the loaded library."""
+        number = communicator.loaded_version()
+        return number // 10000, number // 100 % 100, number % 100
+
+    @property
     def lsa_rank(self) -> int:
         """Place in the load/store domain."""
         return self.comm.properties.lsa_rank
@@ -92,6 +98,11 @@ class Domain:
         self._torch.cuda.synchronize(self.device_idx)
         self.control.all_gather("symmetric memory is clear", b"")
         return memory
+
+    def release(self, memory: SymmetricMemory) -> None:
+        """Gives one piece back before the rest. Collective; nothing may use it any more on any rank."""
+        self._memory.remove(memory)
+        memory.close()
 
     def materialise(self, plan: Plan) -> SymmetricMemory:
         """Memory for a plan, whose meta tensors become views of it. Collective."""

@@ -1,7 +1,11 @@
 // Expert parallelism over load/store memory: dispatch, expand, stage and combine.
 #include "epctl/ops/ep_combine.cuh"
+#include "epctl/ops/ep_details.cuh"
 #include "epctl/ops/ep_dispatch.cuh"
 #include "epctl/ops/ep_expand.cuh"
+#include "epctl/ops/ep_pull.cuh"
+#include "epctl/ops/ep_small.cuh"
+#include "epctl/ops/ep_small_combine.cuh"
 
 using namespace epctl;
 using namespace epctl::ep;
@@ -11,9 +15,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     __shared__ uint32_t histogram[kEpMaxExperts];
 
+    if (threadIdx.x == 0) EPCTL_STAMP(args, 0);
     const uint64_t epoch = args.state->dispatch_epoch + 1;
+    const bool counting = threadIdx.x == 0 && counts_call(&args.state->dispatch_ticket, epoch);
     const Span span = span_of_block(args.shape.num_tokens);
-    const uint32_t num_batches = args.cached ? 0 : (span.end - span.begin + kWarpThreads - 1) / kWarpThreads;
+    const uint32_t num_batches = (span.end - span.begin + kWarpThreads - 1) / kWarpThreads;
     uint32_t* const goes = reinterpret_cast<uint32_t*>(shared);
     const Batches batches{goes, goes + num_batches * args.peers.num_ranks, num_batches};
     const bool moves = warp_idx() < args.num_warps;
@@ -24,20 +30,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
         for (uint32_t stage = 0; stage < args.num_stages; ++stage) barrier_init(ring.barriers + stage);
         barrier_init_fence();
     }
-    // Rows are on their way while it is counted where they go.
+    const bool counts = !args.cached && (!span.shared || blockIdx.x == 0);
+    if (counts)
+        for (uint32_t i = threadIdx.x; i < args.shape.num_experts; i += kThreads) histogram[i] = 0;
+    __syncthreads();
+    count_span(args.shape, args.topk_indices, span, args.peers.num_ranks, batches, counts ? histogram : nullptr);
+    // Rows are on their way while the ranks tell each other what comes.
     if (moves)
-        for (uint32_t turn = 0; turn < args.num_stages; ++turn) load_row(args, ring, span, turn);
-
-    bool ok;
+        for (uint32_t turn = 0; turn < first_turns(ring); ++turn) load_row(args, ring, span, turn);
+    __syncthreads();
+    if (threadIdx.x == 0) EPCTL_STAMP(args, 1);
+    bool ok = true;
     if (args.cached) {
+        recall_span(args, span, batches);
         ok = wait_ready(args, epoch);
     } else {
-        const bool counts = !span.shared || blockIdx.x == 0;
-        if (counts)
-            for (uint32_t i = threadIdx.x; i < args.shape.num_experts; i += kThreads) histogram[i] = 0;
-        __syncthreads();
-        count_span(args.shape, args.topk_indices, span, args.peers.num_ranks, batches, counts ? histogram : nullptr);
-        __syncthreads();
         ok = place_span(args, span, batches, epoch);
     }
     if (__syncthreads_and(ok) == 0) {
@@ -45,21 +52,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
         return;
     }
 
-    if (moves) {
-        __syncwarp();  // all lanes see the barriers
-        send_rows(args, ring, span, batches);
-        movers_meet(args.num_warps * kWarpThreads);
-        for (uint32_t peer = threadIdx.x; peer < args.peers.num_ranks; peer += args.num_warps * kWarpThreads)
-            add_release(at<uint64_t>(args.peers, peer, args.at.arrived) + args.peers.rank, share_of_block());
-    } else if (warp_idx() == kClerk) {
+    if (threadIdx.x == 0) EPCTL_STAMP(args, 2);
+    if (warp_idx() != kClerk) {
+        if (moves)
+            send_rows(args, ring, span, batches);
+        else
+            send_details(args, span, batches, warp_idx() - args.num_warps, kClerk - args.num_warps);
+        if (threadIdx.x == 0) EPCTL_STAMP(args, 3);
+        senders_meet();
+        if (threadIdx.x == 0) EPCTL_STAMP(args, 4);
+        if (threadIdx.x < args.peers.num_ranks)
+            add_release(at<uint64_t>(args.peers, threadIdx.x, args.at.arrived) + args.peers.rank, share_of_block());
+    } else {
         if (!args.cached) tell_experts(args, histogram, span.shared, epoch);
         if (blockIdx.x == 0) {
             ok = args.cached || keep_books(args, epoch);
+            if (lane_idx() == 0) EPCTL_STAMP(args, 5);
             if (ok && args.receives) wait_rows(args.peers, args.at, args.limits, args.waited_ns, epoch);
+            if (lane_idx() == 0) EPCTL_STAMP(args, 6);
         }
     }
     __syncthreads();
-    if (threadIdx.x == 0 && last_block(&args.state->dispatch_ticket)) {
+    if (threadIdx.x == 0) EPCTL_STAMP(args, 7);
+    if (counting) {
         args.state->dispatch_epoch = epoch;
         if (args.receives) args.state->dispatch_finished = epoch;
     }
@@ -79,13 +94,43 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_expand(const 
     expand(args, first);
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) epctl_ep_stage(const __grid_constant__ StageArgs args) {
-    stage_rows(args);
+extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const __grid_constant__ CombineArgs args) {
+    extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ uint64_t barriers[kWarps * kMaxStages];
+
+    if (threadIdx.x == 0) EPCTL_STAMP(args, 0);
+    const uint64_t sent = args.state->combine_sent + 1, received = args.state->combine_received + 1;
+    const bool counting = threadIdx.x == 0 && counts_call(&args.state->combine_ticket, sent | received);
+    const bool moves = warp_idx() < args.num_warps;
+    const Ring ring{shared + warp_idx() * args.num_stages * args.slot_bytes, barriers + warp_idx() * kMaxStages,
+                    args.num_stages, args.slot_bytes};
+    if (moves && lane_idx() == 0) {
+        for (uint32_t stage = 0; stage < args.num_stages; ++stage) barrier_init(ring.barriers + stage);
+        barrier_init_fence();
+    }
+    if (args.sends) {
+        tell_table(args);
+        if (threadIdx.x == 0) EPCTL_STAMP(args, 1);
+        if (__syncthreads_and(wait_told(args, sent)) == 0) return;
+        if (threadIdx.x == 0) EPCTL_STAMP(args, 2);
+        if (moves && args.expanded) push_sums(args, sent);
+        if (moves && !args.expanded) push_rows(args, ring, sent);
+        if (threadIdx.x == 0) EPCTL_STAMP(args, 3);
+    }
+    if (!moves && args.receives) add_tokens(args, received);
+    __syncthreads();
+    if (threadIdx.x == 0) EPCTL_STAMP(args, 4);
+    if (counting) {
+        args.state->combine_next[(received + 1) & 1] = 0;
+        if (args.sends) args.state->combine_sent = sent;
+        if (args.receives) args.state->combine_received = received;
+    }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const __grid_constant__ CombineArgs args) {
+extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_pull(const __grid_constant__ PullArgs args) {
     __shared__ uint64_t offsets[2 * kMaxPeers];
-    const uint64_t epoch = args.state->combine_epoch + 1;
+    const uint64_t epoch = args.state->pull_epoch + 1;
+    const bool counting = args.pulls && threadIdx.x == 0 && counts_call(&args.state->pull_ticket, epoch);
     if (args.announces && blockIdx.x == 0) announce(args, epoch);
     if (!args.pulls) return;
     if (__syncthreads_and(wait_announced(args, epoch, offsets)) == 0) return;
@@ -93,7 +138,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
     __syncthreads();
     if (threadIdx.x < args.peers.num_ranks)
         add_release(at<uint64_t>(args.peers, threadIdx.x, args.at.pulled) + args.peers.rank, share_of_block());
-    if (args.waits_until_read && blockIdx.x == 0) wait_pulled(args, epoch);
+    if (blockIdx.x == 0) wait_pulled(args, epoch);
     __syncthreads();
-    if (threadIdx.x == 0 && last_block(&args.state->combine_ticket)) args.state->combine_epoch = epoch;
+    if (counting) args.state->pull_epoch = epoch;
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    epctl_ep_small_dispatch(const __grid_constant__ SmallDispatchArgs args) {
+    small_dispatch(args);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    epctl_ep_small_combine(const __grid_constant__ SmallCombineArgs args) {
+    small_combine(args);
 }

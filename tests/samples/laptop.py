@@ -102,6 +102,11 @@ def _documents() -> Part:
                 "ended": "",
                 "detail": "",
             },
+            "active_gin": {
+                "stages": [{"stage": "failed", **_no(f"no CUDA driver: libcuda.so.1: {missing}")}],
+                "ended": "",
+                "detail": "",
+            },
             "active_nvcc": {"ok": {"error": "tool_missing", "detail": "no nvcc"}, "message": ""},
             "active_pidfd": {"errno": 1},
             "active_import": {"error_line": _no("deep_ep is not installed")},

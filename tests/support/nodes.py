@@ -16,6 +16,7 @@ from epctl.core.snapshot.software import (
     DeepEp,
     Distribution,
     EnvArea,
+    GinTrial,
     GpuAttributes,
     JitCache,
     NetPlugin,
@@ -340,7 +341,7 @@ def _active(num_gpus: int = 8) -> ActiveArea:
         verbs=tuple(VerbsProbe(f"mlx5_{i}", True, 9, 0) for i in range(8)),
         pidfd_getfd=0,
         deep_ep_import="",
-        gin=(Setting("proxy", "ok"), Setting("gdaki", "ok")),
+        gin=(GinTrial("proxy", "ok", round_ns=21_000), GinTrial("gdaki", "ok", round_ns=9_000)),
     )
 
 

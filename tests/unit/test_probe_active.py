@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epctl.core.fact import Absent
-from epctl.core.snapshot.software import GpuAttributes, PeerAccess, VerbsProbe
+from epctl.core.snapshot.software import GinTrial, GpuAttributes, PeerAccess, VerbsProbe
 from epctl.probes import source as sources
 from epctl.probes.active import active
 from epctl.probes.collectors import active_cuda, active_import, active_nvcc, active_pidfd, active_verbs
@@ -64,6 +64,14 @@ DOCUMENTS: dict[str, Any] = {
     "active_nvcc": {"ok": False, "message": "probe.cu(1): error: x"},
     "active_pidfd": {"errno": 1},
     "active_import": {"error_line": "ImportError: undefined symbol: ncclDevCommCreate"},
+    "active_gin": {
+        "stages": [
+            {"stage": "trial", "name": "proxy", "outcome": "ok", "round_ns": 31000},
+            {"stage": "end", "tried": 1},
+        ],
+        "ended": "",
+        "detail": "",
+    },
 }
 
 
@@ -85,7 +93,7 @@ def test_everything_answered() -> None:
     assert area.verbs == (VerbsProbe("mlx5_0", True, 9, late, 1),)
     assert area.pidfd_getfd == 1
     assert area.deep_ep_import == "ImportError: undefined symbol: ncclDevCommCreate"
-    assert reason(area.gin) == "not_probed"
+    assert area.gin == (GinTrial("proxy", "ok", round_ns=31000),)
 
 
 def test_a_start_that_fails() -> None:

@@ -203,6 +203,28 @@ class VerbsProbe(Struct, frozen=True):
     """errno of mlx5dv_devx_alloc_uar on an mlx5 device (what IBGDA's queues need); 0: allocated."""
 
 
+GIN_OUTCOMES = ("ok", "hang", "lost", "wrong", "failed")
+"""ok; hang: a call or kernel never ended; lost: the signal never came; wrong: it came, and the data was not as sent; failed: with an
+error."""
+
+
+class GinTrial(Struct, frozen=True):
+    """Put, signal and wait of the canary's two ranks with one type of GIN."""
+
+    name: str
+    """proxy, gdaki or efa_gda"""
+    value: str
+    """One of GIN_OUTCOMES."""
+    detail: str = ""
+    """What was seen, in words."""
+    where: str = ""
+    """The stage that it ended in; '' when all went well."""
+    round_ns: Fact[int] = NOT_PROBED
+    """Put of 8 bytes with signal, forth and back."""
+    emulated: bool = False
+    """Over epctl's loopback plugin, without an adapter."""
+
+
 class ActiveArea(Struct, frozen=True):
     """What child processes with a time limit found out by doing it. `--no-active` leaves all of it not_probed."""
 
@@ -223,5 +245,5 @@ class ActiveArea(Struct, frozen=True):
     """errno of pidfd_getfd between two sibling processes; 0: works."""
     deep_ep_import: Fact[str] = NOT_PROBED
     """'' when `import deep_ep` works, else the last line of its error."""
-    gin: Fact[tuple[Setting, ...]] = NOT_PROBED
-    """Place of the GIN canary: one entry a GIN type."""
+    gin: Fact[tuple[GinTrial, ...]] = NOT_PROBED
+    """Each type of GIN that NCCL offers between two ranks of this node, tried out; () when it offers none."""

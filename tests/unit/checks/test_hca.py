@@ -9,9 +9,8 @@ from epctl.checks import hca
 from epctl.core.check import registered
 from epctl.core.fact import Absent
 from epctl.core.snapshot import Snapshot
-from epctl.core.snapshot.gpu import Setting
 from epctl.core.snapshot.rdma import RdmaDevice
-from epctl.core.snapshot.software import VerbsProbe
+from epctl.core.snapshot.software import GinTrial, VerbsProbe
 from epctl.probes.rdma_tree import RDMA_DRIVERS
 from tests.support.cases import Case, run, verify
 from tests.support.nodes import dist, edit, efa_node, env, gb200_node, ib_node, nic, roce_node
@@ -82,7 +81,11 @@ CASES = [
     Case("OFED-USERSPACE-OLD", OLD_MLX5, NODE, "ends at MLX5_1.22, MLX5_1.25 (data direct", "info"),
     Case("OFED-USERSPACE-OLD", edit(OLD_MLX5, "rdma.devices.*.ca_type", "MT4131"), NODE, "data direct", "warn"),
     Case(
-        "OFED-USERSPACE-OLD", edit(OLD_MLX5, "active.gin", (Setting("proxy", "no"),)), NODE, "no GIN type works", "fail"
+        "OFED-USERSPACE-OLD",
+        edit(OLD_MLX5, "active.gin", (GinTrial("proxy", "failed"),)),
+        NODE,
+        "no GIN type works",
+        "fail",
     ),
     Case(
         "OFED-USERSPACE-OLD", edit(NODE, "rdma.libraries.0.versions", ("IBVERBS_1.8",)), NODE, "IBVERBS_1.12 (DMA-BUF"

@@ -91,6 +91,33 @@ __device__ __forceinline__ bool wait_until(const WaitLimits& limits, uint64_t ex
     }
 }
 
+// The same for a whole warp that reads together: all lanes go on, or give up, at the same time. `read` gives every lane
+// the same value.
+template <class Read>
+__device__ __forceinline__ bool wait_until_warp(const WaitLimits& limits, uint64_t expected, uint32_t peer, Stage stage,
+                                                uint64_t progress, Read read) {
+    constexpr uint32_t kWholeWarp = 0xffffffffu;
+    constexpr uint32_t kSpinsPerLook = 32;
+    constexpr uint32_t kLooksPerRecord = 16;
+    uint64_t begin = 0;
+    for (uint32_t look = 1;; ++look) {
+        uint64_t seen = 0;
+#pragma unroll 1
+        for (uint32_t spin = 0; spin < kSpinsPerLook; ++spin) {
+            seen = read();
+            if (static_cast<int64_t>(seen - expected) >= 0) return true;
+        }
+        const uint64_t now = __shfl_sync(kWholeWarp, now_ns(), 0);
+        if (begin == 0) begin = now;
+        if (now - begin >= limits.timeout_ns) {
+            record_timeout(limits.record, limits.rank, peer, stage, expected, progress, seen, now - begin);
+            return false;
+        }
+        if (look % kLooksPerRecord == 0 && __shfl_sync(kWholeWarp, load_state(limits.record), 0) != kRecordFree)
+            return false;
+    }
+}
+
 // The same for a flag in memory; what the peer wrote before it is visible afterwards.
 __device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what) {
     // An acquire empties the SM's L1 cache, under the feet of the block's other warps: once, when it counts.

@@ -21,16 +21,26 @@ constexpr uint64_t kEpArrivalUnit = 1u << 20;
 struct EpState {
     uint64_t dispatch_epoch;  // calls that have begun
     uint64_t dispatch_finished;
-    uint64_t combine_epoch;
-    uint64_t reserved;
+    uint64_t combine_sent;     // combines by their halves
+    uint64_t small_sent;       // calls of the kernels for few tokens, by their halves
     uint32_t dispatch_ticket;  // blocks that have ended, modulo their number
     uint32_t experts_ticket;
     uint32_t combine_ticket;
     uint32_t expand_ticket;
     uint64_t expand_epoch;
-    uint64_t reserved2;
+    uint64_t small_received;
+    uint64_t small_returned;
+    uint64_t small_combined;
+    uint32_t small_ticket;
+    uint32_t reserved;
+    uint32_t combine_next[2];  // units of a combine that have been claimed, by the parity of its number
+    uint64_t combine_received;
+    uint64_t pull_epoch;
+    uint32_t pull_ticket;
+    uint32_t reserved2;
+    uint64_t small_gate;  // number of the call of few tokens whose masks are on their way
 };
-static_assert(sizeof(EpState) == 64, "native/ep_args.py");
+static_assert(sizeof(EpState) == 128, "native/ep_args.py");
 
 // One call's shape; equal on all ranks but for num_tokens.
 struct EpShape {
@@ -86,6 +96,70 @@ struct DispatchArgs {
     WaitLimits limits;
 };
 
+// Few tokens: rows travel in lines of 128 bytes that carry their own flags, and nothing is exchanged before them.
+constexpr uint32_t kSmallTokens = 256;
+constexpr uint32_t kSmallBatches = kSmallTokens / 32;
+
+// Offsets in symmetric memory, each for both parities of the call's number.
+struct SmallOffsets {
+    uint64_t masks;       // [2][source][kSmallBatches] words: which of 32 tokens come
+    uint64_t experts;     // [2][source][experts_per_rank] words: entries for my experts
+    uint64_t lines;       // [2][source][kSmallTokens] slots of lines, for dispatch
+    uint64_t here;        // [2][source] numbers of combines that have begun
+    uint64_t returned;    // [2][source][tokens] slots of lines, for combine
+    uint64_t num_tokens;  // slots of each source
+};
+
+struct SmallDispatchArgs {
+    Peers peers;
+    SmallOffsets small;
+    EpShape shape;
+    const void* x;
+    const void* scales;
+    const void* topk_indices;
+    const float* topk_weights;
+    void* out_rows;  // this rank's own memory: the receiver writes it
+    void* out_scales;
+    void* out_indices;
+    float* out_weights;
+    int32_t* out_metadata;
+    int32_t* own_rows;  // [tokens]: the row of my token in my own output, where it is there
+    EpState* state;
+    int32_t* tokens_per_rank;
+    int32_t* expert_sums;
+    int32_t* expert_tokens;
+    int32_t* statistics;
+    int64_t* host_counts;
+    uint64_t* waited_ns;
+    int64_t host_call;
+    uint32_t expert_alignment;
+    uint32_t expanded;
+    uint32_t sends, receives;
+    WaitLimits limits;
+};
+
+struct SmallCombineArgs {
+    Peers peers;
+    SmallOffsets small;
+    EpShape shape;
+    const void* x;
+    const float* weights;
+    const void* topk_indices;
+    const int32_t* own_rows;
+    const int32_t* metadata;  // of the rows received
+    const int32_t* tokens_per_rank;
+    const void* bias0;
+    const void* bias1;
+    void* out;
+    float* out_weights;
+    EpState* state;
+    uint64_t* waited_ns;
+    uint32_t expanded;  // x is expanded, and summed by token before it travels
+    uint32_t sends, receives;
+    uint32_t num_rows;  // that there is memory for: received ones are not more
+    WaitLimits limits;
+};
+
 struct FinishArgs {
     Peers peers;
     EpOffsets at;
@@ -120,20 +194,39 @@ struct ExpandArgs {
     WaitLimits limits;
 };
 
-// Before a combine: rows into symmetric memory. Expanded ones are summed by token first.
-struct StageArgs {
+// Offsets in symmetric memory for combine. Tokens are counted up to EpShape.max_tokens for each rank.
+struct CombineOffsets {
+    uint64_t told;      // [home] units of kEpArrivalUnit: the home's part of the table is written
+    uint64_t table;     // [home][max_tokens + 1]: my row of the home's token, −1: none; then the number of its tokens
+    uint64_t landed;    // [source][max_tokens] numbers of the call whose row is there
+    uint64_t partials;  // [source][max_tokens] rows
+    uint64_t weights;   // [source][max_tokens][num_topk]
+};
+
+// Every rank pushes what it has for others to the tokens' homes, and adds up its own tokens as their rows arrive.
+struct CombineArgs {
+    Peers peers;
+    CombineOffsets at;
     EpShape shape;
     const void* x;
     const float* weights;
-    const int32_t* metadata;  // null: rows are copied as they are
-    const int32_t* tokens_per_rank;
-    void* out_rows;
+    const void* topk_indices;
+    const int32_t* routes;
+    const int32_t* metadata;  // of an expanded x: which rows are a token's
+    const void* bias0;
+    const void* bias1;
+    void* out;
     float* out_weights;
-    uint32_t num_ranks;
-    uint32_t skipped_rank;  // its rows are not copied: the rank reads its own where they are; num_ranks: none
+    EpState* state;
+    uint64_t* waited_ns;
+    uint32_t expanded;
+    uint32_t sends, receives;
+    uint32_t num_warps, num_stages, slot_bytes;  // of the ring that rows are pushed through
+    WaitLimits limits;
 };
 
-struct CombineArgs {
+// The same where every expanded row travels: homes pull them, in the order of top-k positions.
+struct PullArgs {
     Peers peers;
     EpOffsets at;
     EpShape shape;
@@ -143,7 +236,6 @@ struct CombineArgs {
     const float* local_weights;
     const void* topk_indices;
     const int32_t* routes;
-    const int32_t* metadata;  // null, or (every expanded row travels) offset below
     const void* bias0;
     const void* bias1;
     void* out;
@@ -152,14 +244,13 @@ struct CombineArgs {
     uint64_t* waited_ns;
     uint32_t announces;
     uint32_t pulls;
-    uint32_t waits_until_read;
-    uint32_t expanded_rows;  // 1: x is expanded and the sums are done here; metadata of all ranks is at at.metadata
     WaitLimits limits;
 };
 
+static_assert(sizeof(SmallDispatchArgs) == 848 && sizeof(SmallCombineArgs) == 800, "native/ep_args.py");
 static_assert(sizeof(EpShape) == 32 && sizeof(EpOffsets) == 80, "native/ep_args.py");
 static_assert(sizeof(DispatchArgs) == 872 && offsetof(DispatchArgs, limits) == 848, "native/ep_args.py");
 static_assert(sizeof(FinishArgs) == 704 && sizeof(ExpandArgs) == 192, "native/ep_args.py");
-static_assert(sizeof(StageArgs) == 88 && sizeof(CombineArgs) == 840, "native/ep_args.py");
+static_assert(sizeof(PullArgs) == 824 && sizeof(CombineArgs) == 792, "native/ep_args.py");
 
 }  // namespace epctl

@@ -1,209 +1,307 @@
-// Combine: each token's home pulls its partial rows from where they were made, and adds them once.
+// Combine: rows are pushed to their tokens' homes, and added there as they arrive. Links carry writes faster than
+// reads.
 #pragma once
 
-#include "epctl/ops/ep_common.cuh"
+#include "epctl/ops/ep_dispatch.cuh"
+#include "epctl/ops/ep_sums.cuh"
 
 namespace epctl::ep {
 
-// A word of an announcement: the call's number above, an offset in units of 16 bytes below.
-constexpr uint32_t kOffsetBits = 40;
+constexpr uint32_t kNoRow = 0xffffffffu;
 
-__device__ __forceinline__ uint64_t* announcement(const CombineArgs& args, uint32_t at_rank, uint32_t source,
-                                                  uint64_t epoch) {
-    return at<uint64_t>(args.peers, at_rank, args.at.announced) + ((epoch & 1) * args.peers.num_ranks + source) * 2;
+// ---- The table: each home tells which of its tokens are which rows of each rank.
+
+__device__ __forceinline__ uint32_t* table_of(const CombineArgs& args, uint32_t at_rank, uint32_t home) {
+    return at<uint32_t>(args.peers, at_rank, args.at.table) + static_cast<uint64_t>(home) * (args.shape.max_tokens + 1);
 }
 
-// Tells all ranks where my rows lie, and that they are ready. One block.
-__device__ __forceinline__ void announce(const CombineArgs& args, uint64_t epoch) {
-    const uint32_t peer = threadIdx.x;
-    if (peer >= args.peers.num_ranks) return;
-    uint64_t* const words = announcement(args, peer, args.peers.rank, epoch);
-    store_release(words + 1, epoch << kOffsetBits | args.weights_offset / kVectorBytes);
-    store_release(words, epoch << kOffsetBits | args.x_offset / kVectorBytes);
+// All threads; the block's part is told when all have written.
+__device__ __forceinline__ void tell_table(const CombineArgs& args) {
+    const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank, num_topk = args.shape.num_topk;
+    const uint32_t num_batches = (args.shape.num_tokens + kWarpThreads - 1) / kWarpThreads;
+    for (uint32_t batch = blockIdx.x + warp_idx() * gridDim.x; batch < num_batches; batch += gridDim.x * kWarps) {
+        const uint32_t token = batch * kWarpThreads + lane_idx();
+        int32_t routes[kEpMaxTopk];
+#pragma unroll
+        for (uint32_t k = 0; k < kEpMaxTopk; ++k)
+            routes[k] = token < args.shape.num_tokens && k < num_topk
+                            ? args.routes[static_cast<uint64_t>(token) * num_topk + k]
+                            : -1;
+        if (token >= args.shape.num_tokens) continue;
+        for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+            uint32_t row = kNoRow;
+#pragma unroll
+            for (uint32_t k = 0; k < kEpMaxTopk; ++k)
+                if (routes[k] >= 0 && static_cast<uint32_t>(routes[k]) >> kRowBits == rank)
+                    row = static_cast<uint32_t>(routes[k]) & kRowMask;
+            table_of(args, rank, me)[token] = row;
+        }
+    }
+    if (blockIdx.x == 0)
+        for (uint32_t rank = threadIdx.x; rank < num_ranks; rank += kThreads)
+            table_of(args, rank, me)[args.shape.max_tokens] = args.shape.num_tokens;
+    __syncthreads();
+    if (threadIdx.x < num_ranks)
+        add_release(at<uint64_t>(args.peers, threadIdx.x, args.at.told) + me, share_of_block());
 }
 
-// offsets[2 r], offsets[2 r + 1]: where the rows and the weights of rank r lie. All threads.
-__device__ __forceinline__ bool wait_announced(const CombineArgs& args, uint64_t epoch, uint64_t* offsets) {
-    constexpr uint64_t kMask = (1ull << kOffsetBits) - 1;
-    const uint32_t peer = threadIdx.x;
+__device__ __forceinline__ bool wait_told(const CombineArgs& args, uint64_t epoch) {
+    const uint32_t me = args.peers.rank, peer = threadIdx.x;
     if (peer >= args.peers.num_ranks) return true;
     const uint64_t begin = args.waited_ns != nullptr ? now_ns() : 0;
-    const uint64_t* const words = announcement(args, args.peers.rank, peer, epoch);
-    const uint32_t world = args.limits.rank - args.peers.rank + peer;
-    if (!wait_for(args.limits, Awaited{words, epoch << kOffsetBits, world, Stage::kCombineReady, epoch})) return false;
-    offsets[2 * peer] = (load_relaxed(words) & kMask) * kVectorBytes;
-    offsets[2 * peer + 1] = (load_relaxed(words + 1) & kMask) * kVectorBytes;
+    const uint64_t* const told = at<uint64_t>(args.peers, me, args.at.told) + peer;
+    const bool ok = wait_for(
+        args.limits, Awaited{told, epoch * kEpArrivalUnit, args.limits.rank - me + peer, Stage::kCombineReady, epoch});
     if (args.waited_ns != nullptr && blockIdx.x == 0) args.waited_ns[peer] = now_ns() - begin;
-    return true;
+    return ok;
 }
 
-// My rows have been read by all: they may be overwritten. One block.
-__device__ __forceinline__ void wait_pulled(const CombineArgs& args, uint64_t epoch) {
-    const uint32_t peer = threadIdx.x;
-    if (peer >= args.peers.num_ranks) return;
-    const uint64_t* const pulled = at<uint64_t>(args.peers, args.peers.rank, args.at.pulled);
-    wait_for(args.limits, Awaited{pulled + peer, epoch * kEpArrivalUnit, args.limits.rank - args.peers.rank + peer,
-                                  Stage::kCombineDone, epoch});
+// ---- Pushing.
+
+// One row on its way home.
+struct Parcel {
+    uint32_t home, token, row;
+};
+
+// The i-th of this rank's parcels: the homes take turns, token after token. row == kNoRow: there is none.
+__device__ __forceinline__ Parcel parcel_of(const CombineArgs& args, uint64_t i) {
+    const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank, num_homes = num_ranks - 1;
+    const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * num_homes;
+    Parcel parcel{0, 0, kNoRow};
+    if (i >= end) return parcel;
+    parcel.token = static_cast<uint32_t>(i / num_homes);
+    parcel.home = (me + 1 + static_cast<uint32_t>(i % num_homes)) % num_ranks;
+    const uint32_t* const table = table_of(args, me, parcel.home);
+    if (parcel.token < table[args.shape.max_tokens]) parcel.row = table[parcel.token];
+    return parcel;
 }
 
-constexpr uint32_t kUnroll = 4;
-constexpr uint32_t kSegmentVectors = kUnroll * kWarpThreads;
+__device__ __forceinline__ uint64_t partial_idx(const CombineArgs& args, uint32_t source, uint32_t token) {
+    return static_cast<uint64_t>(source) * args.shape.max_tokens + token;
+}
 
-// Vectors `from + i × 32` of a row, i < kUnroll; nothing past the row's end.
-__device__ __forceinline__ void load_segment(uint4 (&loaded)[kUnroll], const uint8_t* row, uint32_t from,
-                                             uint32_t num_vectors) {
-#pragma unroll
-    for (uint32_t i = 0; i < kUnroll; ++i) {
-        const uint32_t vector = from + i * kWarpThreads;
-        if (vector < num_vectors) loaded[i] = load_vector(reinterpret_cast<const uint4*>(row) + vector);
+__device__ __forceinline__ void push_weights(const CombineArgs& args, const Parcel& parcel) {
+    const uint32_t num_topk = args.shape.num_topk, lane = lane_idx();
+    if (args.weights == nullptr || lane >= num_topk) return;
+    const uint64_t entry = static_cast<uint64_t>(parcel.row) * num_topk + lane;
+    float weight;
+    if (args.expanded) {
+        const int32_t placed = args.metadata[static_cast<uint64_t>(parcel.row) * (num_topk + 2) + 2 + lane];
+        weight = placed >= 0 ? args.weights[placed] : 0.0f;
+    } else {
+        weight = args.weights[entry];
+    }
+    at<float>(args.peers, parcel.home,
+              args.at.weights)[partial_idx(args, args.peers.rank, parcel.token) * num_topk + lane] = weight;
+}
+
+// The row and its weights are there. The whole warp.
+__device__ __forceinline__ void say_landed(const CombineArgs& args, const Parcel& parcel, uint64_t epoch) {
+    __syncwarp();
+    if (lane_idx() == 0)
+        store_release(
+            at<uint64_t>(args.peers, parcel.home, args.at.landed) + partial_idx(args, args.peers.rank, parcel.token),
+            epoch);
+}
+
+__device__ __forceinline__ void load_parcel(const CombineArgs& args, const Ring& ring, uint32_t stage, uint32_t row) {
+    if (lane_idx() != 0) return;
+    bulk_load(ring.rows + stage * ring.slot_bytes,
+              static_cast<const uint8_t*>(args.x) + static_cast<uint64_t>(row) * args.shape.row_bytes,
+              args.shape.row_bytes, ring.barriers + stage);
+}
+
+// All but the newest store of this thread have arrived.
+__device__ __forceinline__ void bulk_stores_but_one_done() {
+    asm volatile("cp.async.bulk.wait_group 1;" ::: "memory");
+}
+
+// Rows as they are, through shared memory: one is being loaded while another one is stored, and a third one announced.
+__device__ __forceinline__ void push_rows(const CombineArgs& args, const Ring& ring, uint64_t epoch) {
+    const uint64_t step = static_cast<uint64_t>(gridDim.x) * args.num_warps;
+    uint32_t stage = 0, parity = 0, num_stored = 0;
+    Parcel before{0, 0, kNoRow}, now{0, 0, kNoRow};
+    auto store = [&](const Parcel& next) {
+        // `now` is loaded; `next` takes the stage that `before` has left.
+        bulk_stores_read<0>();
+        __syncwarp();
+        const uint32_t other = stage + 1 == ring.num_stages ? 0 : stage + 1;
+        if (next.row != kNoRow && ring.num_stages > 1) load_parcel(args, ring, other, next.row);
+        push_weights(args, now);
+        barrier_wait(ring.barriers + stage, parity);
+        if (lane_idx() == 0)
+            bulk_store(at<uint8_t>(args.peers, now.home, args.at.partials) +
+                           partial_idx(args, args.peers.rank, now.token) * args.shape.row_bytes,
+                       ring.rows + stage * ring.slot_bytes, args.shape.row_bytes);
+        bulk_stores_but_one_done();
+        if (num_stored > 0) say_landed(args, before, epoch);
+        ++num_stored;
+        if (next.row != kNoRow && ring.num_stages == 1) {
+            bulk_stores_read<0>();
+            __syncwarp();
+            load_parcel(args, ring, other, next.row);
+        }
+        if (other == 0) parity ^= 1;
+        stage = other;
+        before = now;
+        now = next;
+    };
+    const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * (args.peers.num_ranks - 1);
+    for (uint64_t from = blockIdx.x * args.num_warps + warp_idx(); from < end; from += step * kWarpThreads) {
+        const Parcel mine = parcel_of(args, from + step * lane_idx());
+        for (uint32_t left = __ballot_sync(kAll, mine.row != kNoRow); left != 0; left &= left - 1) {
+            const uint32_t lane = __ffs(static_cast<int>(left)) - 1;
+            const Parcel next{__shfl_sync(kAll, mine.home, lane), __shfl_sync(kAll, mine.token, lane),
+                              __shfl_sync(kAll, mine.row, lane)};
+            if (now.row == kNoRow) {
+                now = next;
+                load_parcel(args, ring, stage, now.row);
+            } else {
+                store(next);
+            }
+        }
+    }
+    if (now.row != kNoRow) store(Parcel{0, 0, kNoRow});
+    bulk_stores_done();
+    if (num_stored > 0) say_landed(args, before, epoch);
+}
+
+// The sum of the expanded rows of row `row`, rounded.
+__device__ __forceinline__ void sum_expanded(const CombineArgs& args, uint32_t row, uint32_t from, uint32_t num_vectors,
+                                             float (&sums)[kUnroll][8]) {
+    const uint32_t lane = lane_idx(), num_topk = args.shape.num_topk;
+    const int32_t placed = lane < num_topk ? args.metadata[static_cast<uint64_t>(row) * (num_topk + 2) + 2 + lane] : -1;
+    add_rows(sums, __ballot_sync(kAll, placed >= 0), from, num_vectors, [&](uint32_t from_lane) {
+        return static_cast<const uint8_t*>(args.x) +
+               static_cast<uint64_t>(__shfl_sync(kAll, placed, from_lane)) * args.shape.row_bytes;
+    });
+}
+
+// Expanded rows: a token's are added before they travel.
+__device__ __forceinline__ void push_sums(const CombineArgs& args, uint64_t epoch) {
+    const uint32_t num_vectors = args.shape.row_bytes / kVectorBytes;
+    const uint64_t step = static_cast<uint64_t>(gridDim.x) * args.num_warps;
+    const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * (args.peers.num_ranks - 1);
+    for (uint64_t i = blockIdx.x * args.num_warps + warp_idx(); i < end; i += step) {
+        const Parcel parcel = parcel_of(args, i);
+        if (parcel.row == kNoRow) continue;
+        uint8_t* const out = at<uint8_t>(args.peers, parcel.home, args.at.partials) +
+                             partial_idx(args, args.peers.rank, parcel.token) * args.shape.row_bytes;
+        for (uint32_t begin = 0; begin < num_vectors; begin += kSegmentVectors) {
+            float sums[kUnroll][8] = {};
+            sum_expanded(args, parcel.row, begin + lane_idx(), num_vectors, sums);
+            store_segment(out, begin + lane_idx(), num_vectors, sums);
+        }
+        push_weights(args, parcel);
+        say_landed(args, parcel, epoch);
     }
 }
 
-__device__ __forceinline__ void add_segment(float (&sums)[kUnroll][8], const uint4 (&loaded)[kUnroll]) {
-#pragma unroll
-    for (uint32_t i = 0; i < kUnroll; ++i) add_vector(sums[i], loaded[i]);
-}
+// ---- Adding up.
 
-// The sum of the rows that the bits of `lanes` name, in ascending order: row_of(lane) gives the address, in all lanes.
-template <class RowOf>
-__device__ __forceinline__ void add_rows(float (&sums)[kUnroll][8], uint32_t lanes, uint32_t from, uint32_t num_vectors,
-                                         RowOf row_of) {
-    // Two rows are in flight: over the link, each takes a microsecond.
-    uint4 next[kUnroll] = {};
-    if (lanes != 0) load_segment(next, row_of(__ffs(static_cast<int>(lanes)) - 1), from, num_vectors);
-    while (lanes != 0) {
-        uint4 now[kUnroll];
-#pragma unroll
-        for (uint32_t i = 0; i < kUnroll; ++i) now[i] = next[i];
-        lanes &= lanes - 1;
-        if (lanes != 0) load_segment(next, row_of(__ffs(static_cast<int>(lanes)) - 1), from, num_vectors);
-        add_segment(sums, now);
-    }
-}
-
-__device__ __forceinline__ void store_vectors(uint8_t* row, uint32_t from, uint32_t num_vectors,
-                                              const uint4 (&vectors)[kUnroll]) {
-#pragma unroll
-    for (uint32_t i = 0; i < kUnroll; ++i) {
-        const uint32_t vector = from + i * kWarpThreads;
-        if (vector < num_vectors) store_vector(reinterpret_cast<uint4*>(row) + vector, vectors[i]);
-    }
-}
-
-__device__ __forceinline__ void store_segment(uint8_t* row, uint32_t from, uint32_t num_vectors,
-                                              const float (&sums)[kUnroll][8]) {
-#pragma unroll
-    for (uint32_t i = 0; i < kUnroll; ++i) {
-        const uint32_t vector = from + i * kWarpThreads;
-        if (vector < num_vectors) store_vector(reinterpret_cast<uint4*>(row) + vector, round_vector(sums[i]));
-    }
-}
-
-__device__ __forceinline__ void add_bias(float (&sums)[kUnroll][8], const void* bias, uint64_t offset, uint32_t from,
-                                         uint32_t num_vectors) {
-    if (bias == nullptr) return;
-    uint4 loaded[kUnroll] = {};
-    load_segment(loaded, static_cast<const uint8_t*>(bias) + offset, from, num_vectors);
-    add_segment(sums, loaded);
-}
-
-// In lane k, where the k-th selection of a token lies.
+// In lane k, where the k-th selection of a token of mine was made.
 struct Source {
-    uint32_t rank;
-    uint32_t row;
-    bool counts;  // a row is pulled for it
+    uint32_t rank, row;
+    bool leads;  // the last selection of its rank
 };
 
 __device__ __forceinline__ Source source_of(const CombineArgs& args, uint32_t token) {
     const uint32_t lane = lane_idx(), num_topk = args.shape.num_topk;
     const uint64_t entry = static_cast<uint64_t>(token) * num_topk + lane;
     Source source{kAll, 0, false};
-    int32_t route = -1;
     uint32_t expert = kAll;
+    int32_t route = -1;
     if (lane < num_topk) {
-        route = args.routes[entry];
         expert = load_index(args.topk_indices, args.shape.wide_indices, entry);
+        route = args.routes[entry];
     }
     if (expert < args.shape.num_experts) source.rank = expert / args.shape.experts_per_rank;
     const uint32_t same = __match_any_sync(kAll, source.rank);
-    const int32_t led = __shfl_sync(kAll, route, 31 - __clz(static_cast<int>(same)));
-    source.row = static_cast<uint32_t>(led) & kRowMask;
-    source.counts = route >= 0;
-    if (args.expanded_rows && source.rank != kAll) {
-        // The row of this very selection, as its rank has placed it.
-        const int32_t* const metadata = at<const int32_t>(args.peers, source.rank, args.at.metadata);
-        source.row = static_cast<uint32_t>(metadata[static_cast<uint64_t>(source.row) * (num_topk + 2) + 2 + lane]);
-        source.counts = true;
-    }
+    source.row = static_cast<uint32_t>(__shfl_sync(kAll, route, 31 - __clz(static_cast<int>(same)))) & kRowMask;
+    source.leads = route >= 0;
     return source;
 }
 
-__device__ __forceinline__ void pull_rows(const CombineArgs& args, const uint64_t* offsets) {
-    const uint32_t me = args.peers.rank, num_topk = args.shape.num_topk;
-    const uint32_t num_vectors = args.shape.row_bytes / kVectorBytes;
-    const uint32_t num_segments = (num_vectors + kSegmentVectors - 1) / kSegmentVectors;
-    const uint32_t num_units = args.shape.num_tokens * num_segments;
-    for (uint32_t unit = blockIdx.x * kWarps + warp_idx(); unit < num_units; unit += gridDim.x * kWarps) {
-        const uint32_t token = unit / num_segments, segment = unit % num_segments;
-        const uint32_t from = segment * kSegmentVectors + lane_idx();
-        const uint64_t row_offset = static_cast<uint64_t>(token) * args.shape.row_bytes;
-        const Source source = source_of(args, token);
-        float sums[kUnroll][8] = {};
-        add_bias(sums, args.bias0, row_offset, from, num_vectors);
-        add_bias(sums, args.bias1, row_offset, from, num_vectors);
-        add_rows(sums, __ballot_sync(kAll, source.counts), from, num_vectors, [&](uint32_t lane) {
-            const uint32_t rank = __shfl_sync(kAll, source.rank, lane), row = __shfl_sync(kAll, source.row, lane);
-            const uint8_t* const rows =
-                rank == me ? static_cast<const uint8_t*>(args.local_x) : args.peers.base[rank] + offsets[2 * rank];
-            return rows + static_cast<uint64_t>(row) * args.shape.row_bytes;
-        });
-        store_segment(static_cast<uint8_t*>(args.out) + row_offset, from, num_vectors, sums);
-        if (args.out_weights == nullptr || segment != 0 || lane_idx() >= num_topk) continue;
-        float weight = 0.0f;
-        if (source.rank != kAll) {
-            const float* const weights = source.rank == me
-                                             ? args.local_weights
-                                             : at<const float>(args.peers, source.rank, offsets[2 * source.rank + 1]);
-            weight = args.expanded_rows ? weights[source.row]
-                                        : weights[static_cast<uint64_t>(source.row) * num_topk + lane_idx()];
+__device__ __forceinline__ bool wait_landed(const CombineArgs& args, const Source& source, uint32_t token,
+                                            uint64_t epoch) {
+    bool ok = true;
+    if (source.leads && source.rank != args.peers.rank) {
+        const uint64_t* const landed = at<uint64_t>(args.peers, args.peers.rank, args.at.landed);
+        ok = wait_for(args.limits,
+                      Awaited{landed + partial_idx(args, source.rank, token), epoch,
+                              args.limits.rank - args.peers.rank + source.rank, Stage::kCombineRows, token});
+    }
+    ok = __all_sync(kAll, ok);
+    __syncwarp();
+    return ok;
+}
+
+__device__ __forceinline__ void add_segments(const CombineArgs& args, const Source& source, uint32_t token,
+                                             uint32_t from, uint32_t num_vectors, float (&sums)[kUnroll][8]) {
+    const uint32_t me = args.peers.rank, leaders = __ballot_sync(kAll, source.leads);
+    const uint8_t* const partials = at<const uint8_t>(args.peers, me, args.at.partials);
+    const uint64_t row_bytes = args.shape.row_bytes;
+    auto row_of = [&](uint32_t lane) {
+        const uint32_t rank = __shfl_sync(kAll, source.rank, lane), row = __shfl_sync(kAll, source.row, lane);
+        return rank == me ? static_cast<const uint8_t*>(args.x) + row * row_bytes
+                          : partials + partial_idx(args, rank, token) * row_bytes;
+    };
+    if (!args.expanded) {
+        add_rows(sums, leaders, from, num_vectors, row_of);
+        return;
+    }
+    for (uint32_t left = leaders; left != 0; left &= left - 1) {
+        const uint32_t lane = __ffs(static_cast<int>(left)) - 1;
+        uint4 vectors[kUnroll] = {};
+        if (__shfl_sync(kAll, source.rank, lane) == me) {
+            float own[kUnroll][8] = {};
+            sum_expanded(args, __shfl_sync(kAll, source.row, lane), from, num_vectors, own);
+#pragma unroll
+            for (uint32_t i = 0; i < kUnroll; ++i) vectors[i] = round_vector(own[i]);
+        } else {
+            load_segment(vectors, row_of(lane), from, num_vectors);
         }
-        args.out_weights[static_cast<uint64_t>(token) * num_topk + lane_idx()] = weight;
+        add_segment(sums, vectors);
     }
 }
 
-// Rows for others into symmetric memory; those of one token are summed first where x is expanded.
-__device__ __forceinline__ void stage_rows(const StageArgs& args) {
-    const uint32_t num_topk = args.shape.num_topk, lane = lane_idx();
-    const uint32_t num_rows = args.tokens_per_rank[args.num_ranks - 1];
-    const uint32_t skip_from =
-        args.skipped_rank == 0 || args.skipped_rank >= args.num_ranks ? 0 : args.tokens_per_rank[args.skipped_rank - 1];
-    const uint32_t skip_to = args.skipped_rank >= args.num_ranks ? 0 : args.tokens_per_rank[args.skipped_rank];
-    const uint32_t num_vectors = args.shape.row_bytes / kVectorBytes;
-    const uint32_t num_segments = (num_vectors + kSegmentVectors - 1) / kSegmentVectors;
-    const uint64_t num_units = static_cast<uint64_t>(num_rows) * num_segments;
-    const uint8_t* const x = static_cast<const uint8_t*>(args.x);
-    for (uint64_t unit = blockIdx.x * kWarps + warp_idx(); unit < num_units; unit += gridDim.x * kWarps) {
-        const uint32_t row = static_cast<uint32_t>(unit / num_segments), segment = unit % num_segments;
-        if (row >= skip_from && row < skip_to) continue;
-        const uint32_t from = segment * kSegmentVectors + lane;
-        uint8_t* const out = static_cast<uint8_t*>(args.out_rows) + static_cast<uint64_t>(row) * args.shape.row_bytes;
-        const bool weighs = args.out_weights != nullptr && segment == 0 && lane < num_topk;
-        const uint64_t entry = static_cast<uint64_t>(row) * num_topk + lane;
-        if (args.metadata == nullptr) {
-            uint4 loaded[kUnroll] = {};
-            load_segment(loaded, x + static_cast<uint64_t>(row) * args.shape.row_bytes, from, num_vectors);
-            store_vectors(out, from, num_vectors, loaded);
-            if (weighs) args.out_weights[entry] = args.weights[entry];
-            continue;
+__device__ __forceinline__ void put_weights(const CombineArgs& args, const Source& source, uint32_t token) {
+    const uint32_t lane = lane_idx(), num_topk = args.shape.num_topk, me = args.peers.rank;
+    if (args.out_weights == nullptr || lane >= num_topk) return;
+    float weight = 0.0f;
+    if (source.rank == me && args.expanded) {
+        weight = args.weights[args.metadata[static_cast<uint64_t>(source.row) * (num_topk + 2) + 2 + lane]];
+    } else if (source.rank == me) {
+        weight = args.weights[static_cast<uint64_t>(source.row) * num_topk + lane];
+    } else if (source.rank != kAll) {
+        weight =
+            at<const float>(args.peers, me, args.at.weights)[partial_idx(args, source.rank, token) * num_topk + lane];
+    }
+    args.out_weights[static_cast<uint64_t>(token) * num_topk + lane] = weight;
+}
+
+// Warps from `args.num_warps` on: the first token is given, then they take what is left, in the order of arrival.
+__device__ __forceinline__ void add_tokens(const CombineArgs& args, uint64_t epoch) {
+    const uint32_t num_vectors = args.shape.row_bytes / kVectorBytes, num_adders = kWarps - args.num_warps;
+    const uint32_t num_workers = gridDim.x * num_adders;
+    uint32_t next;
+    for (uint32_t token = blockIdx.x + (warp_idx() - args.num_warps) * gridDim.x; token < args.shape.num_tokens;
+         token = next) {
+        uint32_t claimed = 0;
+        if (lane_idx() == 0) claimed = atomicAdd(args.state->combine_next + (epoch & 1), 1);
+        next = num_workers + __shfl_sync(kAll, claimed, 0);
+        const Source source = source_of(args, token);
+        if (!wait_landed(args, source, token, epoch)) return;
+        const uint64_t offset = static_cast<uint64_t>(token) * args.shape.row_bytes;
+        for (uint32_t begin = 0; begin < num_vectors; begin += kSegmentVectors) {
+            const uint32_t from = begin + lane_idx();
+            float sums[kUnroll][8] = {};
+            add_bias(sums, args.bias0, offset, from, num_vectors);
+            add_bias(sums, args.bias1, offset, from, num_vectors);
+            add_segments(args, source, token, from, num_vectors, sums);
+            store_segment(static_cast<uint8_t*>(args.out) + offset, from, num_vectors, sums);
         }
-        const int32_t placed =
-            lane < num_topk ? args.metadata[static_cast<uint64_t>(row) * (num_topk + 2) + 2 + lane] : -1;
-        float sums[kUnroll][8] = {};
-        add_rows(sums, __ballot_sync(kAll, placed >= 0), from, num_vectors, [&](uint32_t from_lane) {
-            return x + static_cast<uint64_t>(__shfl_sync(kAll, placed, from_lane)) * args.shape.row_bytes;
-        });
-        store_segment(out, from, num_vectors, sums);
-        if (weighs) args.out_weights[entry] = placed >= 0 ? args.weights[placed] : 0.0f;
+        put_weights(args, source, token);
     }
 }
 

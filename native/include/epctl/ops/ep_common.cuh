@@ -11,6 +11,13 @@
 
 namespace epctl::ep {
 
+// For whoever tunes: stages of a call in nanoseconds, behind the waits of the ranks (see tests/gpu/ep_ranks.py).
+#ifdef EPCTL_EP_TRACE
+#define EPCTL_STAMP(args, index) \
+    if (blockIdx.x == 0 && (args).waited_ns != nullptr) (args).waited_ns[kMaxPeers + (index)] = now_ns()
+#else
+#define EPCTL_STAMP(args, index)
+#endif
 constexpr uint32_t kThreads = 512;
 constexpr uint32_t kWarps = kThreads / kWarpThreads;
 constexpr uint32_t kAll = 0xffffffffu;
@@ -77,6 +84,13 @@ __device__ __forceinline__ uint32_t wait_word(const WaitLimits& limits, const ui
 __device__ __forceinline__ uint64_t share_of_block() {
     const uint64_t share = kEpArrivalUnit / gridDim.x;
     return blockIdx.x == 0 ? kEpArrivalUnit - share * (gridDim.x - 1) : share;
+}
+
+// True in one block of the grid, which all blocks have asked after they read `epoch`: it may count the call. Asked for
+// at the start, where nothing waits for the answer.
+__device__ __forceinline__ bool counts_call(uint32_t* ticket, uint64_t epoch) {
+    // The sum makes the atomic wait for the load.
+    return atomicInc(ticket + (epoch >> 63), gridDim.x - 1) == gridDim.x - 1;
 }
 
 // True in the block that ends last; the ticket is 0 again then.

@@ -7,6 +7,7 @@ namespace epctl::ep {
 
 // A few tokens are counted by every block: cheaper than telling each other.
 constexpr uint32_t kCountedByAll = 512;
+constexpr uint32_t kSelections = 8;
 
 // Tokens that this block counts, and those of them that it sends: begin + first, then every step-th.
 struct Span {
@@ -34,16 +35,24 @@ __device__ __forceinline__ void count_span(const EpShape& shape, const void* ind
     for (uint32_t batch = warp_idx(); batch < batches.num; batch += kWarps) {
         const uint32_t token = span.begin + batch * kWarpThreads + lane_idx();
         uint32_t low = 0, middle = 0, high = 0;  // one bit for each of 72 ranks
-        for (uint32_t k = 0; k < shape.num_topk && token < span.end; ++k) {
-            const uint32_t expert =
-                load_index(indices, shape.wide_indices, static_cast<uint64_t>(token) * shape.num_topk + k);
-            if (expert >= shape.num_experts) continue;
-            if (histogram != nullptr) atomicAdd(histogram + expert, 1);
-            const uint32_t rank = expert / shape.experts_per_rank;
-            const uint32_t bit = 1u << rank % 32;
-            low |= rank < 32 ? bit : 0;
-            middle |= rank >= 32 && rank < 64 ? bit : 0;
-            high |= rank >= 64 ? bit : 0;
+        for (uint32_t from = 0; from < shape.num_topk; from += kSelections) {
+            uint32_t experts[kSelections];  // all loads first: each takes most of a microsecond
+#pragma unroll
+            for (uint32_t i = 0; i < kSelections; ++i)
+                experts[i] = token < span.end && from + i < shape.num_topk
+                                 ? load_index(indices, shape.wide_indices,
+                                              static_cast<uint64_t>(token) * shape.num_topk + from + i)
+                                 : kAll;
+#pragma unroll
+            for (uint32_t i = 0; i < kSelections; ++i) {
+                if (experts[i] >= shape.num_experts) continue;
+                if (histogram != nullptr) atomicAdd(histogram + experts[i], 1);
+                const uint32_t rank = experts[i] / shape.experts_per_rank;
+                const uint32_t bit = 1u << rank % 32;
+                low |= rank < 32 ? bit : 0;
+                middle |= rank >= 32 && rank < 64 ? bit : 0;
+                high |= rank >= 64 ? bit : 0;
+            }
         }
         for (uint32_t rank = 0; rank < num_ranks; ++rank) {
             const uint32_t bits = rank < 32 ? low : rank < 64 ? middle : high;
@@ -103,6 +112,21 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
         __syncwarp();
     }
     return ok;
+}
+
+// The same for a cached call: `first` from the routes of the call that counted. All threads, as above.
+__device__ __forceinline__ void recall_span(const DispatchArgs& args, const Span& span, const Batches& batches) {
+    const uint32_t num_ranks = args.peers.num_ranks, num_topk = args.shape.num_topk;
+    for (uint32_t cell = threadIdx.x; cell < batches.num * num_ranks; cell += kThreads) {
+        const uint32_t goes = batches.goes[cell];
+        if (goes == 0) continue;
+        const uint64_t token = span.begin + cell / num_ranks * kWarpThreads + __ffs(static_cast<int>(goes)) - 1;
+        for (uint32_t k = 0; k < num_topk; ++k) {
+            const int32_t route = args.routes[token * num_topk + k];
+            if (route >= 0 && static_cast<uint32_t>(route) >> kRowBits == cell % num_ranks)
+                batches.first[cell] = static_cast<uint32_t>(route) & kRowMask;
+        }
+    }
 }
 
 }  // namespace epctl::ep

@@ -7,7 +7,8 @@ namespace epctl::ep {
 
 constexpr uint32_t kMaxStages = 4;
 constexpr uint32_t kClerk = kWarps - 1;  // the warp that keeps the books while others move rows
-constexpr uint32_t kMoversBarrier = 1;
+constexpr uint32_t kSendersBarrier = 1;
+constexpr uint32_t kSenderThreads = kClerk * kWarpThreads;
 
 // ---- The books: counts of experts and tokens for the caller.
 
@@ -102,66 +103,34 @@ struct Ring {
 
 // A token's way: in lane k, where its k-th selection goes.
 struct Way {
-    uint32_t expert, rank, row;
+    uint32_t rank, row;
     bool leads;  // the last selection that lies on this rank
 };
 
 __device__ __forceinline__ Way way_of(const DispatchArgs& args, const Span& span, const Batches& batches,
-                                      uint32_t token) {
-    const uint32_t num_ranks = args.peers.num_ranks, lane = lane_idx();
-    const uint64_t entry = static_cast<uint64_t>(token) * args.shape.num_topk + lane;
-    Way way{kAll, kAll, 0, false};
-    if (lane < args.shape.num_topk) way.expert = load_index(args.topk_indices, args.shape.wide_indices, entry);
-    if (way.expert < args.shape.num_experts) way.rank = way.expert / args.shape.experts_per_rank;
+                                      uint32_t token, uint32_t expert) {
+    const uint32_t lane = lane_idx();
+    Way way{kAll, 0, false};
+    if (expert < args.shape.num_experts) way.rank = expert / args.shape.experts_per_rank;
     const uint32_t same = __match_any_sync(kAll, way.rank);
     way.leads = way.rank != kAll && same >> lane == 1;
-    if (args.cached) {
-        if (way.leads) way.row = static_cast<uint32_t>(args.routes[entry]) & kRowMask;
-        return way;
-    }
     if (way.leads) {
-        const uint32_t local = token - span.begin, cell = local / kWarpThreads * num_ranks + way.rank;
+        const uint32_t local = token - span.begin;
+        const uint32_t cell = local / kWarpThreads * args.peers.num_ranks + way.rank;
         const uint32_t below = (1u << local % kWarpThreads) - 1;
         way.row = batches.first[cell] + __popc(batches.goes[cell] & below);
     }
-    if (lane < args.shape.num_topk)
-        args.routes[entry] = way.leads ? static_cast<int32_t>(way.rank << kRowBits | way.row) : -1;
+    if (lane < args.shape.num_topk && !args.cached)
+        args.routes[static_cast<uint64_t>(token) * args.shape.num_topk + lane] =
+            way.leads ? static_cast<int32_t>(way.rank << kRowBits | way.row) : -1;
     return way;
 }
 
-__device__ __forceinline__ void copy_scales(uint8_t* to, const uint8_t* from, uint32_t num_bytes) {
-    if (num_bytes % kVectorBytes == 0) {
-        for (uint32_t i = lane_idx(); i < num_bytes / kVectorBytes; i += kWarpThreads)
-            store_vector(reinterpret_cast<uint4*>(to) + i, load_vector(reinterpret_cast<const uint4*>(from) + i));
-    } else {
-        for (uint32_t i = lane_idx(); i < num_bytes / 4; i += kWarpThreads)
-            reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
-    }
-}
-
-// What goes along with the row, to one rank. The whole warp.
-__device__ __forceinline__ void send_details(const DispatchArgs& args, const Way& way, uint32_t token, uint32_t rank,
-                                             uint32_t row, float weight) {
-    const uint32_t lane = lane_idx(), num_topk = args.shape.num_topk;
-    const bool mine = way.rank == rank;
-    const uint64_t entry = static_cast<uint64_t>(row) * num_topk + lane;
-    const int32_t local = mine ? static_cast<int32_t>(way.expert - rank * args.shape.experts_per_rank) : -1;
-    if (lane < num_topk) {
-        if (args.shape.wide_indices)
-            at<int64_t>(args.peers, rank, args.at.indices)[entry] = local;
-        else
-            at<int32_t>(args.peers, rank, args.at.indices)[entry] = local;
-        if (args.topk_weights != nullptr) at<float>(args.peers, rank, args.at.weights)[entry] = mine ? weight : 0.0f;
-    }
-    if (lane < num_topk + 2) {
-        const int32_t global = static_cast<int32_t>(args.peers.rank * args.shape.max_tokens + token);
-        at<int32_t>(args.peers, rank, args.at.metadata)[static_cast<uint64_t>(row) * (num_topk + 2) + lane] =
-            lane == 0 ? global : -1;
-    }
-    if (args.shape.scale_bytes != 0)
-        copy_scales(at<uint8_t>(args.peers, rank, args.at.scales) + static_cast<uint64_t>(row) * args.shape.scale_bytes,
-                    static_cast<const uint8_t*>(args.scales) + static_cast<uint64_t>(token) * args.shape.scale_bytes,
-                    args.shape.scale_bytes);
+// In lane k, the k-th selection of the token.
+__device__ __forceinline__ uint32_t selection_of(const DispatchArgs& args, uint32_t token, uint32_t end) {
+    if (token >= end || lane_idx() >= args.shape.num_topk) return kAll;
+    const uint64_t entry = static_cast<uint64_t>(token) * args.shape.num_topk + lane_idx();
+    return load_index(args.topk_indices, args.shape.wide_indices, entry);
 }
 
 // The tokens of one warp, one after the other: token(0), token(1) … below span.end.
@@ -178,48 +147,50 @@ __device__ __forceinline__ void load_row(const DispatchArgs& args, const Ring& r
               args.shape.row_bytes, ring.barriers + stage);
 }
 
+// Rows that are loaded before it is known where they go. Not all stages: what so many loads keep busy is the memory
+// that the counts have to pass, too.
+__device__ __forceinline__ uint32_t first_turns(const Ring& ring) {
+    return max(1u, ring.num_stages - 1);
+}
+
 __device__ __forceinline__ void send_rows(const DispatchArgs& args, const Ring& ring, const Span& span,
                                           const Batches& batches) {
-    const uint32_t num_topk = args.shape.num_topk, row_bytes = args.shape.row_bytes;
+    const uint32_t row_bytes = args.shape.row_bytes;
     uint32_t stage = 0, parity = 0;
-    for (uint32_t turn = 0;; ++turn) {
-        const uint32_t token = token_of(args, span, turn);
-        if (token >= span.end) break;
-        const Way way = way_of(args, span, batches, token);
-        float weight = 0.0f;
-        if (args.topk_weights != nullptr && lane_idx() < num_topk)
-            weight = args.topk_weights[static_cast<uint64_t>(token) * num_topk + lane_idx()];
+    uint32_t token = token_of(args, span, 0);
+    uint32_t expert = selection_of(args, token, span.end);
+    for (uint32_t turn = 0; token < span.end; ++turn) {
+        const uint32_t next_token = token_of(args, span, turn + 1);
+        const uint32_t next_expert = selection_of(args, next_token, span.end);
+        const Way way = way_of(args, span, batches, token, expert);
         if (turn > 0) {
             // The row before has left the stage that is filled next.
             bulk_stores_read<0>();
             __syncwarp();
-            load_row(args, ring, span, turn - 1 + ring.num_stages);
         }
+        if (turn > 0 || ring.num_stages > 1) load_row(args, ring, span, turn + first_turns(ring));
         barrier_wait(ring.barriers + stage, parity);
         if (way.leads)
             bulk_store(at<uint8_t>(args.peers, way.rank, args.at.rows) + static_cast<uint64_t>(way.row) * row_bytes,
                        ring.rows + stage * ring.slot_bytes, row_bytes);
-        for (uint32_t leaders = __ballot_sync(kAll, way.leads); leaders != 0; leaders &= leaders - 1) {
-            const uint32_t leader = __ffs(static_cast<int>(leaders)) - 1;
-            send_details(args, way, token, __shfl_sync(kAll, way.rank, leader), __shfl_sync(kAll, way.row, leader),
-                         weight);
-        }
         if (++stage == ring.num_stages) {
             stage = 0;
             parity ^= 1;
         }
+        token = next_token;
+        expert = next_expert;
     }
     bulk_stores_done();
 }
 
 // After a failure: no copy may be on its way when the block ends.
 __device__ __forceinline__ void drop_rows(const DispatchArgs& args, const Ring& ring, const Span& span) {
-    for (uint32_t turn = 0; turn < ring.num_stages; ++turn)
+    for (uint32_t turn = 0; turn < first_turns(ring); ++turn)
         if (token_of(args, span, turn) < span.end) barrier_wait(ring.barriers + turn, 0);
 }
 
-__device__ __forceinline__ void movers_meet(uint32_t num_threads) {
-    asm volatile("bar.sync %0, %1;" ::"n"(kMoversBarrier), "r"(num_threads) : "memory");
+__device__ __forceinline__ void senders_meet() {
+    asm volatile("bar.sync %0, %1;" ::"n"(kSendersBarrier), "n"(kSenderThreads) : "memory");
 }
 
 // Cached calls exchange no counts: who has begun says so. All threads, between barriers of the block.

@@ -1,7 +1,7 @@
 // Behind a dispatch: rows of tokens become rows of (token, expert), grouped by expert, in the order of their sources.
 #pragma once
 
-#include "epctl/ops/ep_combine.cuh"
+#include "epctl/ops/ep_sums.cuh"
 
 namespace epctl::ep {
 

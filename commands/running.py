@@ -1,0 +1,217 @@
+"""What `epctl bench` and `epctl selftest` share: numbers of ranks, lists on the command line, and output while something runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from epctl.commands import options
+from epctl.core.errors import EpctlError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from epctl.bench.job import Job as BenchJob
+    from epctl.core.placement import Job as Placing
+    from epctl.core.placement import Placement
+    from epctl.ranks.events import Handler
+    from epctl.ranks.spawn import Environment
+
+CPU_RANKS = 2
+_SIZE = re.compile(r"(\d{1,15})\s*(|[kmgKMG])(?:|i?[bB])", re.ASCII)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def words(given: list[str] | None) -> tuple[str, ...]:
+    """`--op a,b` and `--op a --op b` are the same."""
+    return tuple(dict.fromkeys(part.strip() for word in given or () for part in word.split(",") if part.strip()))
+
+
+def known_ops(given: list[str] | None) -> tuple[str, ...]:
+    """Names of ops. Raises EpctlError for one that is unknown, before any rank is started."""
+    from epctl import ops
+
+    ops.select(words(given))
+    return words(given)
+
+
+def options_of(op: str, given: dict[str, object]) -> dict[str, str]:
+    """Options that only `op` knows, as it gets them: those that were given. Raises EpctlError for an empty one."""
+    found = {
+        name: "yes" if value is True else str(value) for name, value in given.items() if value not in (None, False)
+    }
+    for name, value in found.items():
+        if not value.strip():
+            raise EpctlError(f"--{name} is empty", f"{op} takes its own default without it", f"leave --{name} out")
+    return found
+
+
+def ops_with(names: tuple[str, ...], op: str, more: dict[str, str]) -> tuple[str, ...]:
+    """The ops of the run: `op` where its options are given and no op is named. Raises EpctlError when others are named."""
+    if not more or op in names:
+        return names
+    if names:
+        told = ", ".join(f"--{name}" for name in more)
+        raise EpctlError(
+            f"{told} {'is an option' if len(more) == 1 else 'are options'} of {op}",
+            f"--op names {', '.join(names)}",
+            f"give --op {op}, or leave it out",
+        )
+    return (op,)
+
+
+def sizes(given: list[str] | None) -> tuple[int, ...]:
+    """Bytes; 64K is 65,536, and so is 64KiB. Raises EpctlError."""
+    found = []
+    for word in words(given):
+        match = _SIZE.fullmatch(word)
+        if match is None:
+            raise EpctlError(
+                f"--sizes {word!r} is no size", "it is a number of bytes, or one with K, M or G", "give 64K,16M"
+            )
+        found.append(int(match.group(1)) * _FACTORS[match.group(2).lower()])
+    return tuple(found)
+
+
+def counts(given: list[str] | None, option: str) -> tuple[int, ...]:
+    """Whole numbers from 1; `auto` leaves the choice to the op. Raises EpctlError."""
+    found = []
+    for word in words(given):
+        if word == "auto":
+            continue
+        if not (word.isascii() and word.isdigit()) or not int(word[:9]) > 0 or len(word) > 9:
+            raise EpctlError(f"{option} {word!r} is no number", "it is a whole number from 1", f"give {option} 8,24")
+        found.append(int(word))
+    return tuple(found)
+
+
+def placing(ranks: int | None, emulate_nodes: int | None, num_gpus: int) -> Placing:
+    """The ranks of the run; one for each GPU, or CPU_RANKS without GPUs, unless something else is asked for. Raises EpctlError."""
+    from epctl.core.launch import resolve
+
+    nodes = 1 if emulate_nodes is None else emulate_nodes
+    if nodes < 1:
+        raise EpctlError(
+            f"--emulate-nodes {nodes} is out of range", "there is at least one node", "give --emulate-nodes 2"
+        )
+    default = num_gpus or CPU_RANKS
+    if default % nodes:
+        default = nodes
+    job = resolve(os.environ, ranks, default)
+    size = job.placement.world_size if job.placement is not None else job.num_local * job.num_nodes
+    if size % nodes:
+        raise EpctlError(
+            f"{size} ranks make no {nodes} nodes",
+            "each emulated node has as many ranks",
+            f"give --ranks {size - size % nodes or nodes}, or another --emulate-nodes",
+        )
+    return job
+
+
+def spawned_ranks(job: Placing) -> int | None:
+    """What --ranks must say to repeat the run; None under a launcher that starts the ranks."""
+    return job.num_local if job.placement is None and job.num_nodes == 1 else None
+
+
+def run(task: str, job: BenchJob, place: Placing, collector: Handler) -> int:
+    """Runs the task on all ranks, and gives the exit code of this process. Raises EpctlError."""
+    import msgspec
+
+    from epctl.ranks.run import run as run_ranks
+
+    request = {"task": task, **msgspec.to_builtins(job)}
+    return run_ranks(request, place, collector, environment=emulation(job, place), debug="--debug" in sys.argv)
+
+
+def emulation(job: BenchJob, place: Placing) -> Environment | None:
+    """What makes each rank's NCCL believe in several nodes; None without emulation, and on the CPU, where no NCCL runs. Compiles the
+    loopback plugin. Raises EpctlError when there are real nodes already."""
+    nodes = job.emulate_nodes
+    if nodes is None or nodes == 1 or job.tier == "cpu":
+        return None
+    if place.num_nodes > 1:
+        raise EpctlError(
+            "--emulate-nodes is given for a job of several nodes",
+            f"{place.origin} tells of {place.num_nodes} nodes",
+            "leave --emulate-nodes out, or start the ranks on one host",
+        )
+    from epctl.bench import devices
+    from epctl.native import loopback_plugin
+    from epctl.native.emulation import environment
+
+    num_gpus = devices.visible().num_gpus
+    with options.progress("compiling the loopback plugin"):
+        plugin = loopback_plugin.obtain()
+
+    def of(rank: Placement) -> dict[str, str]:
+        node_idx = rank.rank * nodes // rank.world_size
+        return environment(nodes, node_idx, plugin, share_gpus=rank.world_size > num_gpus)
+
+    return of
+
+
+def renders(place: Placing) -> bool:
+    """Whether this process shows results."""
+    from epctl.ranks.run import renders as shows
+
+    return shows(place)
+
+
+def command_line() -> str:
+    """What was typed."""
+    return shlex.join(["epctl", *sys.argv[1:]])
+
+
+@contextmanager
+def errors_told(format: str, schema: dict[str, str | int]) -> Iterator[None]:  # noqa: A002
+    """With --format json, a program that reads standard output gets an error there, too."""
+    try:
+        yield
+    except EpctlError as error:
+        if format == "json":
+            from epctl.core.jsontext import dump
+
+            told = {"what": error.what, "why": error.why, "do": error.todo}
+            options.emit(dump({"schema": schema, "status": "error", "error": told}).decode(), None)
+        raise
+
+
+class Live:
+    """Lines that are shown while something runs: at once on standard output, for text that nobody asked to go into a file."""
+
+    def __init__(self, format: str, output: Path | None) -> None:  # noqa: A002
+        self._streams = format == "text" and output is None
+        self._kept: list[str] = []
+        self._output = output
+
+    def say(self, text: str) -> None:
+        """Whole lines."""
+        if self._streams:
+            options.emit(text, None)
+        else:
+            self._kept.append(text)
+
+    def end(self, text: str | None = None) -> None:
+        """`text` in place of the lines, or the lines that were kept."""
+        if not self._streams:
+            options.emit("".join(self._kept) if text is None else text, self._output)
+
+
+@contextmanager
+def bar(*, shown: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Yields `step(done, count, what)`: a progress bar on standard error, on a terminal, where no lines are shown."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=None)
+        yield lambda done, count, what: progress.update(task, completed=done, total=count, description=what)

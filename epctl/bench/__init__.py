@@ -1,0 +1,1 @@
+"""Runs ops: timed (bench) and against their references (selftest)."""

@@ -1,0 +1,71 @@
+"""In which stream a call runs, what it waits for, and how long tensors live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from epctl.ops.ep.engine import Engine
+from epctl.ops.ep.events import EventHandle, EventOverlap
+
+Stream: TypeAlias = Any
+"""torch.cuda.Stream."""
+
+
+class Streams:
+    """The streams of one buffer. `comm`: that of calls with async_with_compute_stream=True."""
+
+    def __init__(self, engine: Engine) -> None:
+        import torch
+
+        self._engine = engine
+        self.comm: Stream = torch.cuda.Stream(engine.device, priority=-1)
+
+    def begin(self, previous_event: EventHandle | None, asynchronous: bool) -> Stream:
+        """The stream of the call, which goes on after what it has to wait for."""
+        import torch
+
+        current = torch.cuda.current_stream(self._engine.device)
+        stream = self.comm if asynchronous else current
+        if previous_event is not None:
+            stream.wait_event(previous_event.event)
+        elif asynchronous:
+            stream.wait_stream(current)
+        self._engine.follow(stream)
+        return stream
+
+    def end(self, stream: Stream, kept: tuple[Any, ...], results: tuple[Any, ...]) -> EventOverlap:
+        """The event of a finished call. Tensors stay alive until their last use on any stream."""
+        import torch
+
+        current = torch.cuda.current_stream(self._engine.device)
+        if stream == current:
+            return EventOverlap()
+        for one in tensors_of(kept):
+            one.record_stream(stream)
+        for one in tensors_of(results):
+            if self._engine.offset_of(one) is None:
+                one.record_stream(current)
+        return EventOverlap(EventHandle(stream), tensors_of(kept))
+
+    def deferred(self, stream: Stream, kept: tuple[Any, ...], rest: Callable[[Stream], Any]) -> EventOverlap:
+        """The rest runs in the stream that is current when the event is waited for."""
+        import torch
+
+        for one in tensors_of(kept):
+            one.record_stream(stream)
+
+        def finish() -> Any:  # noqa: ANN401 - a tuple
+            now = torch.cuda.current_stream(self._engine.device)
+            self._engine.follow(now)
+            return rest(now)
+
+        return EventOverlap(EventHandle(stream), tensors_of(kept), finish)
+
+
+def tensors_of(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All tensors, out of pairs too."""
+    found: list[Any] = []
+    for value in values:
+        found += [one for one in (value if isinstance(value, tuple) else (value,)) if one is not None]
+    return tuple(found)

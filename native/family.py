@@ -1,0 +1,28 @@
+"""What a family of kernels is: a file of device code, and the variants that it is compiled as."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Variant(Struct, frozen=True):
+    """One way to compile a file."""
+
+    name: str
+    """Lower case, digits and hyphens; unique in its family."""
+    defines: tuple[tuple[str, int], ...]
+    """Macros and their values."""
+
+
+class Family(Struct, frozen=True):
+    """A file of device code."""
+
+    name: str
+    """Name of the op that it belongs to (--op)."""
+    source: str
+    """Below native/."""
+    kernels: tuple[str, ...]
+    """Entry functions that each variant must have."""
+    variants: tuple[Variant, ...]
+    with_nccl: bool = False
+    """It includes NCCL's device headers."""
