@@ -116,7 +116,7 @@ def bench(
         raise error
     if calibration is not None:
         options.emit(dump(of_record(record)).decode(), calibration)
-    raise typer.Exit(code or _verdict(record, strict=strict))
+    raise typer.Exit(code or _verdict(record, names, strict=strict))
 
 
 def _limits(samples: int, budget: float) -> None:
@@ -181,8 +181,12 @@ def _rendered(record: Record, format: str) -> str | None:  # noqa: A002
     return bench_output.markdown(record) if format == "markdown" else None
 
 
-def _verdict(record: Record, *, strict: bool) -> int:
+def _verdict(record: Record, ops: tuple[str, ...], *, strict: bool) -> int:
+    from epctl.commands import running
+
     if not record.complete or any(not row.ok for row in record.rows):
         return 1
+    if running.left_out(record.absent, ops):
+        return 4
     warned = bool(record.warnings) or any(row.verdict.warns for row in record.rows)
     return 3 if strict and warned else 0

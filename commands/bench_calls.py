@@ -26,7 +26,7 @@ def rivals_of(rows: Iterable[Row]) -> tuple[str, ...]:
 
 def table(rows: list[Row]) -> str:
     """SMs, logical and wire GB/s, and how many times as long each rival takes."""
-    shown = [row for row in rows if row.hidden_share is None]
+    shown = [row for row in rows if row.hidden_share is None and _is_call(row)]
     if not shown:
         return ""
     rivals = rivals_of(shown)
@@ -40,6 +40,11 @@ def table(rows: list[Row]) -> str:
         numbers = f"{sms or '-':>4}{_gbs(row.logical_gbs):>8}{_gbs(row.gbs):>8}{ratios}"
         lines.append(f"{row.case:{NAME_COLUMNS}}{numbers}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _is_call(row: Row) -> bool:
+    """It tells more than which adapter carried it."""
+    return row.logical_gbs is not None or bool(row.ratios) or any(one.num_sms for one in row.told)
 
 
 def _gbs(value: float | None) -> str:

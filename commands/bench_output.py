@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from epctl.bench import header
 from epctl.bench.record import Record, Row
-from epctl.commands import bench_calls
+from epctl.commands import bench_calls, bench_network
 from epctl.core.op import Layout
 from epctl.core.render.safe import plain
 from epctl.core.wording import counted
@@ -37,6 +37,7 @@ COLUMNS = (
     "num_sms",
     "ratios",
     "hidden_share",
+    "carried_by",
     "message",
 )
 
@@ -84,7 +85,12 @@ def summary(record: Record) -> str:
     told = ", ".join(f"{count} {word}" for word, count in words.most_common())
     lines = [f"{counted(len(record.rows), 'case')}: {told or 'none ran'}"]
     if any(row.ok and not row.settled for row in record.rows):
-        lines.append(f"{UNSETTLED} the 95 % interval of the median is wider than 1 %: the budget was over (--budget)")
+        lines.append(f"{UNSETTLED} the median's 95 % interval is wider than 1 %: the budget was over (--budget)")
+    lines += [
+        wrapped
+        for text in (*bench_network.lines(record), *header.absences(record.absent))
+        for wrapped in _wrapped(text)
+    ]
     lines += [f"limit: {name}" for name in _limits(record.rows)]
     lines += [f"warning: {plain(text)}" for text in record.warnings]
     lines += [
@@ -94,6 +100,10 @@ def summary(record: Record) -> str:
         lines.append("INCOMPLETE: the run ended before all cases had")
     lines += list(record.cautions)
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(plain(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _odd(row: Row) -> bool:
@@ -144,6 +154,7 @@ def _cells(row: Row) -> tuple[object, ...]:
         max((one.num_sms for one in row.told), default=0) or None,
         " ".join(f"{plain(name)}={ratio:.4f}" for name, ratio in row.ratios.items()),
         row.hidden_share,
+        " ".join(plain(name) for name in bench_network.carriers(row)),
         plain(row.message),
     )
 

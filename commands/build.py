@@ -1,4 +1,4 @@
-"""`epctl build`: compile kernels and the host extension ahead of time, for images and for nodes without a compiler."""
+"""`epctl build`: compile kernels and what runs beside them ahead of time, for images and for nodes without a compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from epctl.commands import options
 
 if TYPE_CHECKING:
-    from epctl.native.building import Built, Listing, Step
+    from epctl.native.building import Built, Listing, Row, Step
 
 FORMATS = ("text", "json")
 
@@ -80,15 +80,24 @@ def _text(built: Built) -> str:
     width = max(len(row.name) for row in built.rows)
     lines = [f"{compilers_line(built)}, cache {built.cache or 'none'}"]
     for row in built.rows:
-        registers = max((use.registers for use in row.kernels), default=0)
-        made = f"{len([use for use in row.kernels if use.registers])} kernels, at most {registers} registers, no spills"
         how = "compiled" if row.built else "cached"
-        lines.append(
-            f"{row.name:{width}}  {how:8}  {row.bytes >> 10:5} KiB  {made if row.kernels else 'host extension'}"
-        )
+        lines.append(f"{row.name:{width}}  {how:8}  {row.bytes >> 10:5} KiB  {_used(row) if row.kernels else row.kind}")
     fresh = sum(row.built for row in built.rows)
     lines.append(f"{len(built.rows)} files: {fresh} compiled, {len(built.rows) - fresh} cached")
     return "\n".join(lines) + "\n"
+
+
+def _used(row: Row) -> str:
+    """Registers and local memory of the kernels of one file."""
+    from epctl.core.wording import counted
+
+    registers = max(use.registers for use in row.kernels)
+    stack = max(use.most_local_bytes for use in row.kernels)
+    spills = max(use.spill_store_bytes for use in row.kernels)
+    memory = f"{stack} bytes of stack" if stack else "no spills"
+    spilled = f", {spills} of them spilled" if spills else ""
+    count = counted(len([use for use in row.kernels if use.registers]), "kernel")
+    return f"{count}, at most {registers} registers, {memory}{spilled}"
 
 
 def _list(listing: Listing) -> str:

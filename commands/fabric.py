@@ -101,15 +101,16 @@ def fabric(
     """
     given = {name: value for name, value in locals().items() if name not in _NOT_FIELDS}
     given["lost"] = ",".join(lost) if lost else None
-    from epctl.commands import fabric_output
+    from epctl.commands import errors, fabric_output
+    from epctl.fabric.report import SCHEMA
 
     options.choice(format, FORMATS, "--format")
-    options.choice(show, TABLES, "--show")
     if model == "list":
-        return fabric_output.list_models(format, output)
-    with fabric_output.errors_told(format):
-        text = _text(given, words or [], topology, what_if, show, format)
-    return options.emit(text, output)
+        fabric_output.list_models(format, output)
+        return
+    with errors.told(format, SCHEMA):
+        options.choice(show, TABLES, "--show")
+        options.emit(_text(given, words or [], topology, what_if, show, format), output)
 
 
 _NOT_FIELDS = ("words", "topology", "what_if", "show", "format", "output", "lost")

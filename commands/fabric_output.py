@@ -22,23 +22,6 @@ if TYPE_CHECKING:
 MAX_PROCESSES = 8
 
 
-@contextmanager
-def errors_told(format: str) -> Iterator[None]:  # noqa: A002
-    """With --format json, a program that reads standard output gets the error there, too."""
-    try:
-        yield
-    except EpctlError as error:
-        if format == "json":
-            from epctl.core.jsontext import dump
-            from epctl.fabric.report import SCHEMA
-
-            told = {"what": error.what, "why": error.why, "do": error.todo}
-            code = getattr(error, "code", "input_invalid")
-            whole = {"schema": SCHEMA, "status": "error", "error_code": code, "error": told}
-            options.emit(dump(whole).decode(), None)
-        raise
-
-
 def with_topology(request: Request, name: str) -> Request:
     """`request` with the fabric of a TOML file. Raises EpctlError for a file that cannot be read or is none."""
     from epctl.fabric.flags import MAX_FILE_BYTES, too_large, with_file
@@ -48,7 +31,7 @@ def with_topology(request: Request, name: str) -> Request:
             raw = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         why = str(getattr(error, "strerror", None) or error)
-        raise EpctlError(f"{name} could not be read", why, "check the path of the TOML file") from None
+        raise EpctlError(f"{name or repr(name)} could not be read", why, "check the path of the TOML file") from None
     if len(raw) > MAX_FILE_BYTES:
         raise too_large(name)
     return with_file(request, raw.decode("utf-8", "replace"), name)

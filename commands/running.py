@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,11 @@ def sizes(given: list[str] | None) -> tuple[int, ...]:
             )
         found.append(int(match.group(1)) * _FACTORS[match.group(2).lower()])
     return tuple(found)
+
+
+def left_out(absent: Mapping[str, str], asked: tuple[str, ...]) -> bool:
+    """An op that was asked for by name has no case here: something that was wanted could not be measured."""
+    return any(name in absent for name in asked)
 
 
 def counts(given: list[str] | None, option: str) -> tuple[int, ...]:

@@ -77,7 +77,9 @@ def selftest(
         budget_s=budget_s,
     )
     report, code = _run(job, place, format, output)
-    raise typer.Exit(code or (0 if report is None or report.ok else 1))
+    if report is None or code:
+        raise typer.Exit(code)
+    raise typer.Exit((4 if running.left_out(report.absent, names) else 0) if report.ok else 1)
 
 
 def _budget(given: float | None, *, stress: bool) -> float:

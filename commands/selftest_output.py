@@ -56,6 +56,7 @@ def closing(report: Report) -> str:
     lines = ["", f"{'PASSED' if report.ok else 'FAILED'}: {counts}"]
     if report.num_left:
         lines.append(f"{counted(report.num_left, 'case')} left out: the budget was over (--budget)")
+    lines += [wrapped for text in header.absences(report.absent) for wrapped in _wrapped(text)]
     if unproved:
         names = ", ".join(dict.fromkeys(proof.op for proof in unproved))
         lines.append(f"UNPROVED: the checks of {names} do not notice what they must, and were not used")
@@ -63,6 +64,10 @@ def closing(report: Report) -> str:
         lines.append("INCOMPLETE: the run ended before all cases had")
     lines += list(report.cautions)
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(plain(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def csv_text(report: Report) -> str:

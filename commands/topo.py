@@ -39,11 +39,12 @@ def topo(
         typer.Option("--sample", metavar="NAME", help="Use a packaged sample; may be repeated; `list` names them."),
     ] = None,
     ep: Annotated[
-        int | None, typer.Option("--ep", metavar="N", help="Which scale-out x scale-up layout N ranks get, and why.")
+        str | None, typer.Option("--ep", metavar="N", help="Which scale-out x scale-up layout N ranks get, and why.")
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", metavar="NAME", help="The machine to write, where there are several (nccl-xml).")
-    ] = "",
+        str | None,
+        typer.Option("--host", metavar="NAME", help="The machine to write, where there are several (nccl-xml)."),
+    ] = None,
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when sources disagree.")] = False,
@@ -61,11 +62,15 @@ def topo(
     options.choice(format, FORMATS, "--format")
     if samples == ["list"]:
         return options.list_samples(format, output)
+    from epctl.commands import errors
+    from epctl.topo.graph import SCHEMA
     from epctl.topo.report import report_of
 
-    report = report_of(_graph(sources or [], samples or [], python), ep)
-    text, notes = _written(report, format, output, host)
-    options.emit(text, output)
+    with errors.told(format, SCHEMA):
+        _check(format, host, python, from_files=bool(sources or samples))
+        report = report_of(_graph(sources or [], samples or [], python), _ranks(ep))
+        text, notes = _written(report, format, output, host or "")
+        options.emit(text, output)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     raise typer.Exit(_code(report, strict=strict))
@@ -80,6 +85,29 @@ def _nothing_before(context: typer.Context) -> None:
         why = f"`epctl topo {context.invoked_subcommand}` has options of its own"
         todo = f"put options behind the word {context.invoked_subcommand}"
         raise EpctlError(f"options stand in front of {context.invoked_subcommand}", why, todo)
+
+
+def _check(format: str, host: str | None, python: str | None, *, from_files: bool) -> None:  # noqa: A002
+    """Options that would say nothing are told, not dropped."""
+    from epctl.core.errors import EpctlError
+
+    if host is not None and format != "nccl-xml":
+        why = f"--format {format} shows all machines"
+        raise EpctlError("--host is given without --format nccl-xml", why, "add --format nccl-xml, or leave out --host")
+    if python is not None and from_files:
+        why = "--python is for what is installed on this machine"
+        raise EpctlError("--python is given beside --from or --sample", why, "leave out --python")
+
+
+def _ranks(ep: str | None) -> int | None:
+    from epctl.core.errors import EpctlError
+
+    if ep is None:
+        return None
+    told = ep.strip().removeprefix("-")
+    if not (told.isascii() and told.isdigit()) or len(told) > 18:
+        raise EpctlError(f"--ep is {ep[:40]!r}", "it takes a number of ranks", "give --ep 8")
+    return int(ep)
 
 
 def _graph(sources: list[Path], samples: list[str], python: str | None) -> Graph:
@@ -211,16 +239,18 @@ def diff(
 
     Exit code: 0 wired alike, 1 they differ, 2 usage or bad input.
     """
-    from epctl.commands import topo_output
+    from epctl.commands import errors, topo_output
     from epctl.commands.topo_input import named
     from epctl.core.jsontext import dump
     from epctl.topo.diff import diff as compare
     from epctl.topo.gather import gather
 
     options.choice(format, ("text", "json"), "--format")
-    found = compare(gather([named(a)]), gather([named(b)]), (a, b), every=every)
+    schema: dict[str, str | int] = {"name": "epctl.topo.diff", "version": 1}
+    with errors.told(format, schema):
+        found = compare(gather([named(a)]), gather([named(b)]), (a, b), every=every)
     if format == "json":
-        whole = {"schema": {"name": "epctl.topo.diff", "version": 1}, "diff": found}
+        whole = {"schema": schema, "diff": found}
         options.emit(dump(whole).decode(), output)
     else:
         options.emit(topo_output.changes(found, topo_output.look(output)), output)

@@ -85,16 +85,16 @@ def _text(path: Path, raw: bytes) -> Input:
     text = raw.decode("utf-8", "replace")
     if slurm.looks_like(text):
         return Input(path.name, slurm.parse(text, str(path)))
-    reading = read("topo", raw)
-    message = (reading.error or {}).get("message", "")
-    why = (
-        f"it begins with {message[:80]!r}"
-        if message
-        else "it is empty"
-        if not text.strip()
-        else "no known kind of text"
-    )
-    raise EpctlError(f"{path} is no topology", why, _TODO)
+    raise EpctlError(f"{path} is no topology", _why_none(text, raw), _TODO)
+
+
+def _why_none(text: str, raw: bytes) -> str:
+    if not text.strip():
+        return "it is empty"
+    if b"\0" in raw or text.count("\ufffd") > len(text) // 20:
+        return "it is binary, not text"
+    message = (read("topo", raw).error or {}).get("message", "")
+    return f"it begins with {message[:80]!r}" if message else "no known kind of text"
 
 
 def _facts(path: Path, reading: Reading[Any], what: str) -> tuple[Any, tuple[str, ...]]:

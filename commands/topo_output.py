@@ -15,10 +15,10 @@ from epctl.commands.topo_sections import MOST_LINES
 from epctl.core.wording import counted
 from epctl.model.show.page import Look, Page
 from epctl.topo.diff import Diff
-from epctl.topo.graph import Node, NodeKind
+from epctl.topo.graph import Edge, Node, NodeKind
 from epctl.topo.report import Report
 from epctl.topo.tree import Tree
-from epctl.topo.words import drawn, drawn_parent, facts, gbs, label, link, rail_of
+from epctl.topo.words import drawn, drawn_parent, facts, gbs, label, link, natural, rail_of
 
 FROM_THE_NETWORK = ("ibnetdiscover", "Slurm")
 """Sources that tell of a machine no more than that it is there."""
@@ -92,6 +92,9 @@ def _tree(page: Page, tree: Tree, host: Node) -> None:
     children: dict[str, list[Node]] = {}
     for node in nodes:
         children.setdefault(drawn_parent(tree, node), []).append(node)
+    for below in children.values():
+        kinds = list(dict.fromkeys(node.kind for node in below))
+        below.sort(key=lambda node: (kinds.index(node.kind), natural(node)))
     rails = rail_of(tree)
 
     def show(node: Node, depth: int) -> None:
@@ -127,21 +130,30 @@ def _links(tree: Tree, node: Node) -> list[str]:
     told = []
     up = tree.uplink.get(node.id)
     if up is not None and (up.detail or up.gbs is not UNSET):
-        told.append("PCIe " + " ".join(part for part in (up.detail, gbs(up)) if part))
+        told.append(_pcie(up))
     links = [edge for edge in tree.at.get(node.id, ()) if edge.kind == "nvlink" and node.kind == "gpu"]
     if links:
         total = sum(edge.num_links for edge in links)
         rates = [float(edge.gbs) for edge in links if edge.gbs is not UNSET]
-        told.append(counted(total, "NVLink") + (f" {sum(rates):.1f} GB/s" if len(rates) == len(links) else ""))
+        told.append(counted(total, "NVLink") + (f" {sum(rates):.0f} GB/s" if len(rates) == len(links) else ""))
     told += [link(edge) for edge in tree.at.get(node.id, ()) if edge.kind == "c2c"]
     if node.kind == "nic" and node.attrs.get("fabric") is False:
         told.append("carries no EP traffic")
     return told
 
 
+def _pcie(edge: Edge) -> str:
+    """Width and rate; the speed where no rate follows from it, as in a guest."""
+    width = edge.detail.partition(" at ")[0]
+    if edge.gbs is not UNSET:
+        return " ".join(part for part in ("PCIe", width, gbs(edge)) if part)
+    return f"PCIe {edge.detail.replace(' as the guest sees it', ' (guest view)')}"
+
+
 def _matrices(page: Page, tree: Tree, host: Node) -> None:
     gpus = tree.of_kind("gpu", host.id)
     nics = [node for node in tree.of_kind("nic", host.id) if node.attrs.get("fabric") is not False]
+    nics.sort(key=natural)
     if len(gpus) > 1:
         _matrix(page, tree, gpus, gpus, "GPU to GPU")
     if gpus and nics:

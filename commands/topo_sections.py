@@ -81,11 +81,11 @@ def pairing(page: Page, pairing: Pairing, *, several: bool) -> None:
         page.put(f"carry no EP traffic: {', '.join(pairing.left_out)}", "    ", first="  ")
     for line in pairing.lines:
         if line.name != "UCX_NET_DEVICES":  # not wrapped: it is there to be copied
-            page.put(f"# {line.note}", "    # ", first="  ", style="dim")
+            page.put(f"# {line.note}", "  # ", first="  ", style="dim")
             page.lines.append(plain(f"  export {line.name}={line.value}"))
     ucx = [line for line in pairing.lines if line.name == "UCX_NET_DEVICES"]
     if ucx:
-        page.put("# one for each rank, in the order of its GPU", "    # ", first="  ", style="dim")
+        page.put("# one for each rank, in the order of its GPU", "  # ", first="  ", style="dim")
         page.lines.append(plain(f"  UCX_NET_DEVICES: {' '.join(line.value for line in ucx)}"))
 
 
@@ -94,7 +94,9 @@ def _rate(gbps: float | UnsetType) -> str:
 
 
 def _gpus(found: FabricFacts) -> str:
-    return f"{counted(found.gpus_per_node, 'GPU')} each" if found.gpus_per_node else "GPUs not known"
+    if not found.gpus_per_node:
+        return "GPUs not known"
+    return counted(found.gpus_per_node, "GPU") + (" each" if found.num_nodes > 1 else "")
 
 
 def fabric(page: Page, fabric: FabricFacts) -> None:
@@ -124,7 +126,7 @@ def fabric(page: Page, fabric: FabricFacts) -> None:
     if not isinstance(fabric.nic_gbps, UnsetType):
         told.append(f"{fabric.nic_gbps:g} Gb/s a NIC")
     if not isinstance(fabric.nvlink_gbs, UnsetType):
-        told.append(f"{fabric.nvlink_gbs:g} GB/s NVLink a GPU")
+        told.append(f"{fabric.nvlink_gbs:.4g} GB/s NVLink a GPU")
     page.put(", ".join(told), "  ", first="  ")
     for note in fabric.notes:
         page.put(note, "    ", first="  ")

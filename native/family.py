@@ -12,6 +12,8 @@ class Variant(Struct, frozen=True):
     """Lower case, digits and hyphens; unique in its family."""
     defines: tuple[tuple[str, int], ...]
     """Macros and their values."""
+    local_bytes: int = 0
+    """Stack that a thread may use, in bytes, with the spills in it: more than 0 only where a library's header puts objects there."""
 
 
 class Family(Struct, frozen=True):

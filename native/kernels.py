@@ -116,7 +116,7 @@ def _compile(one: Wanted, tools: Toolchain, out: Path) -> None:
     toolchain.check_toolkit(tools.nvcc, one.architecture)
     told = run(command(one, tools, out / CUBIN), one.name, out.parent)
     uses = ptxas.parse(told)
-    ptxas.check(uses, one.family.kernels, one.name)
+    ptxas.check(uses, one.family.kernels, one.name, one.variant.local_bytes)
     (out / REPORT).write_bytes(msgspec.json.encode(uses))
 
 

@@ -31,6 +31,11 @@ class Use(Struct, frozen=True):
     spill_load_bytes: int = 0
     local_bytes: int = 0
 
+    @property
+    def most_local_bytes(self) -> int:
+        """Of a thread; the places of spills are a part of the stack frame."""
+        return max(self.stack_bytes, self.spill_store_bytes, self.spill_load_bytes, self.local_bytes)
+
     def in_local_memory(self) -> str:
         """What of it lies in local memory, in words; '' when nothing does."""
         parts = {
@@ -78,8 +83,9 @@ def _used(use: Use, registers: int, rest: str) -> Use:
     )
 
 
-def check(uses: tuple[Use, ...], kernels: tuple[str, ...], what: str) -> None:
-    """Raises EpctlError when a function keeps anything in local memory, or when ptxas said nothing about one of `kernels`."""
+def check(uses: tuple[Use, ...], kernels: tuple[str, ...], what: str, allowed_bytes: int = 0) -> None:
+    """Raises EpctlError when a function keeps more than `allowed_bytes` in local memory, or when ptxas said nothing about one of
+    `kernels`."""
     told = {use.function for use in uses if use.registers}
     missing = [kernel for kernel in kernels if kernel not in told]
     if missing:
@@ -89,11 +95,12 @@ def check(uses: tuple[Use, ...], kernels: tuple[str, ...], what: str) -> None:
             "report this to the authors of epctl, with the version of nvcc",
             exit_code=1,
         )
-    bad = [f"{use.function}: {text}" for use in uses if (text := use.in_local_memory())]
+    bad = [f"{use.function}: {use.in_local_memory()}" for use in uses if use.most_local_bytes > allowed_bytes]
     if bad:
+        limit = f" ({allowed_bytes} bytes are allowed)" if allowed_bytes else ""
         raise EpctlError(
             f"{what} keeps variables in local memory",
-            "; ".join(bad),
+            "; ".join(bad) + limit,
             "report this to the authors of epctl, with the version of nvcc; another CUDA toolkit may do better",
             exit_code=1,
         )

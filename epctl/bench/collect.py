@@ -16,6 +16,7 @@ from epctl.bench.job import CASE, END, HEADER, PROOF, ROW, Job
 from epctl.bench.record import Record, Row
 from epctl.bench.selftest import Checked, Proof, Report
 from epctl.core.op import Layout
+from epctl.core.op_extras import Opinion
 from epctl.ranks.events import Event
 
 
@@ -33,6 +34,8 @@ class Seen(Struct):
     environment: dict[str, str] = {}
     ended: bool = False
     num_left: int = 0
+    absent: dict[str, str] = {}
+    opinions: tuple[Opinion, ...] = ()
 
 
 class Collector:
@@ -48,6 +51,7 @@ class Collector:
         if event.kind == HEADER:
             seen.layout = msgspec.convert(fields["layout"], Layout)
             seen.num_cases = int(fields["num_cases"])
+            seen.absent = msgspec.convert(fields.get("absent", {}), dict[str, str])
         elif event.kind == ROW:
             seen.rows.append(msgspec.convert(fields["row"], Row))
         elif event.kind == PROOF:
@@ -60,6 +64,7 @@ class Collector:
             seen.clocks = msgspec.convert(fields.get("clocks", ()), tuple[RankClocks, ...])
             seen.warnings = msgspec.convert(fields.get("warnings", ()), tuple[str, ...])
             seen.versions = msgspec.convert(fields.get("versions", {}), dict[str, str])
+            seen.opinions = msgspec.convert(fields.get("opinions", ()), tuple[Opinion, ...])
             seen.environment = msgspec.convert(fields.get("environment", {}), dict[str, str])
         else:
             return
@@ -85,6 +90,8 @@ class Collector:
             warnings=seen.warnings,
             rows=tuple(seen.rows),
             complete=seen.ended and len(seen.rows) == seen.num_cases,
+            absent=seen.absent,
+            opinions=seen.opinions,
         )
 
     def report(self, job: Job, command: str) -> Report | None:
@@ -105,5 +112,6 @@ class Collector:
             num_cases=seen.num_cases,
             num_left=seen.num_left,
             complete=seen.ended,
+            absent=seen.absent,
         )
         return structs.replace(report, ok=checks.passed(report))

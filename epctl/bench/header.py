@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from epctl.core.op import Layout
 from epctl.core.render.safe import plain
 from epctl.core.wording import counted
@@ -64,3 +66,8 @@ def _versions(layout: Layout) -> tuple[str, ...]:
         if version
     ]
     return (f"versions   {', '.join(found)}",) if found else ()
+
+
+def absences(absent: Mapping[str, str]) -> tuple[str, ...]:
+    """Ops that do not run here, and why."""
+    return tuple(f"not run: {name}: {plain(why)}" for name, why in absent.items())

@@ -13,6 +13,7 @@ from epctl.bench.clocks import RankClocks
 from epctl.bench.statistics import Rule
 from epctl.bench.verdict import Verdict
 from epctl.core.op import Layout, Limit, Request, Scalar, Told, Traffic
+from epctl.core.op_extras import Opinion
 
 SCHEMA: dict[str, str | int] = {"name": "epctl.bench.record", "version": 1}
 _MATTERING = ("NCCL_", "EPCTL_", "CUDA_", "NVIDIA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS")
@@ -72,6 +73,10 @@ class Record(Struct, frozen=True):
     rows: tuple[Row, ...]
     complete: bool
     """False when the run ended before all cases had."""
+    absent: dict[str, str] = {}
+    """Ops without a case on this layout, and why."""
+    opinions: tuple[Opinion, ...] = ()
+    """Of other tools, on the links of the first node."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from epctl.core.errors import EpctlError
 from epctl.core.op import CORRUPTIONS, Case, Corruption, Layout, Op, Tier, World
 
 SCHEMA: dict[str, str | int] = {"name": "epctl.selftest", "version": 1}
+NOTHING: Mapping[str, str] = {}
 DAMAGE = {"byte": "one byte changed", "signal": "one signal dropped"}
 
 
@@ -63,6 +64,8 @@ class Report(Struct, frozen=True):
     """Whether everything ran, and well, under checks that were proved."""
     num_left: int = 0
     """Cases that the time budget left out; they are told, and no failure."""
+    absent: dict[str, str] = {}
+    """Ops without a case on this layout, and why."""
 
 
 def passed(report: Report) -> bool:
@@ -108,25 +111,29 @@ def selected(cases: Sequence[Case], patterns: tuple[str, ...]) -> tuple[Case, ..
 
 
 def select_all(
-    ops: tuple[Op, ...], found: Mapping[str, Sequence[Case]], patterns: tuple[str, ...]
+    ops: tuple[Op, ...],
+    found: Mapping[str, Sequence[Case]],
+    patterns: tuple[str, ...],
+    absent: Mapping[str, str] = NOTHING,
 ) -> dict[str, tuple[Case, ...]]:
-    """The selected cases of each op. Raises EpctlError when a pattern fits nothing: it is a mistake, not a run without failures."""
+    """The selected cases of each op. Raises EpctlError when there are none, for the reasons of `absent`, or when a pattern fits nothing:
+    it is a mistake, not a run without failures."""
     names = [case.name for op in ops for case in found[op.name]]
+    if not names:
+        raise EpctlError(
+            f"there is nothing to run for {', '.join(op.name for op in ops) or 'any op'}",
+            "; ".join(f"{name}: {why}" for name, why in absent.items()) or "no op runs on this tier",
+            "start more ranks (--ranks), ask for less, or open what is closed",
+            exit_code=4,
+        )
     for pattern in patterns:
         if not any(pattern == name or fnmatch.fnmatchcase(name, pattern) for name in names):
             shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
             raise EpctlError(
                 f"--case {pattern!r} fits no case",
-                f"there are {shown or 'none on this layout'}",
+                f"there are {shown}",
                 "give one of these, or a pattern with *",
             )
-    if not names:
-        raise EpctlError(
-            f"there is nothing to run for {', '.join(op.name for op in ops) or 'any op'}",
-            "no case fits this number of ranks and this request",
-            "start more ranks (--ranks), or ask for less",
-            exit_code=4,
-        )
     return {op.name: selected(found[op.name], patterns) for op in ops}
 
 

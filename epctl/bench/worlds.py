@@ -21,9 +21,8 @@ def opened(rank: Rank, job: Job) -> Iterator[World]:
     if job.tier == "cpu":
         from epctl.comm import cpu_world
 
-        domains = job.emulate_nodes or 1
         opening = cpu_world.opened(
-            place.rank, place.world_size, rank.meeting, num_domains=domains, address=place.address
+            place.rank, place.world_size, rank.meeting, emulate_nodes=job.emulate_nodes, address=place.address
         )
         with opening as world:
             yield world

@@ -15,6 +15,7 @@ from epctl.core.wording import counted
 SILENT = ("hang", "lost")
 """Outcomes without an error message."""
 CREATION = "device communicator"
+EMULATION = "EPCTL_EMULATE_NODES=2 epctl doctor tries GIN's software without an adapter, as two played nodes, and says EMULATED."
 
 
 def _trials(context: Context) -> tuple[GinTrial, ...]:
@@ -149,5 +150,5 @@ def _none_offered(context: Context) -> Seen:
     return bad(
         f"NCCL offers no GIN between two ranks of this node, which has {ports} (GIN canary); {gates}",
         severity=severity,
-        fix=" ".join(dict.fromkeys(gate.fix for gate in closed if gate.fix)),
+        fix=" ".join((*dict.fromkeys(gate.fix for gate in closed if gate.fix), EMULATION)),
     )

@@ -65,21 +65,22 @@ class CpuWorld:
 
 @contextmanager
 def opened(
-    rank: int, size: int, meeting: Meeting, *, num_domains: int = 1, address: str = LOOPBACK
+    rank: int, size: int, meeting: Meeting, *, emulate_nodes: int | None = None, address: str = LOOPBACK
 ) -> Iterator[CpuWorld]:
-    """A world of `size` ranks in `num_domains` load/store domains, more than one of which are EMULATED. `address`: where rank 0 can be
-    reached. Raises EpctlError."""
+    """A world of `size` ranks. Each host is a load/store domain, or one host plays `emulate_nodes` of them, which is EMULATED.
+    `address`: where rank 0 can be reached. Raises EpctlError."""
     _check_torch()
-    if num_domains < 1 or size % num_domains:
+    if emulate_nodes is not None and (emulate_nodes < 1 or size % emulate_nodes):
         raise EpctlError(
-            f"{size} ranks make no {num_domains} nodes",
+            f"{size} ranks make no {emulate_nodes} nodes",
             "each emulated node has as many ranks",
             "give a multiple of --emulate-nodes to --ranks",
         )
     told = meeting.all_gather("facts of the nodes", msgspec.json.encode(node_facts.live()))
     facts = [msgspec.json.decode(one, type=NodeFacts) for one in told]
-    layout = node_facts.layout_of(facts, "cpu", scale_up=size // num_domains, num_gpus=0)
-    layout = structs.replace(layout, emulated=num_domains > len(layout.hosts), gin_type="")
+    played, hosts = emulate_nodes or 1, len({one.host for one in facts})
+    layout = node_facts.layout_of(facts, "cpu", scale_up=size // (played if played > 1 else hosts), num_gpus=0)
+    layout = structs.replace(layout, emulated=played > hosts, gin_type="")
     with group_of(rank, size, meeting, reachable(facts, address)) as group:
         yield CpuWorld(rank, layout, meeting, group)
 

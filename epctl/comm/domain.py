@@ -165,6 +165,16 @@ class Domain:
         self.comm.destroy()
 
 
+def of_world(world: object) -> Domain:
+    """The domain of a world of GPUs, which has it as `comm`. Raises EpctlError, exit code 4, for a world without one."""
+    found = getattr(world, "comm", None)
+    if not isinstance(found, Domain):
+        raise EpctlError(
+            "this world has no NCCL communicator", "the op's kernels use one", "run on GPUs: --tier gpu", exit_code=4
+        )
+    return found
+
+
 def torch_communicator(group: Any, device: Any) -> int:  # noqa: ANN401 - ProcessGroup, torch.device
     """Address of the ncclComm_t of a process group, 0 where it cannot be had: another backend, not connected yet, or a PyTorch
     that does not tell (ProcessGroupNCCL._comm_ptr, since 2.6)."""

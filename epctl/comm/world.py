@@ -16,10 +16,16 @@ from epctl.comm.domain import Domain
 from epctl.comm.gin import GinDomain
 from epctl.comm.node_facts import NodeFacts
 from epctl.comm.symmetric import SymmetricMemory
+from epctl.core.context import Context
 from epctl.core.errors import EpctlError
 from epctl.core.op import Layout, Meeting, Tier
+from epctl.core.views import gin
+from epctl.core.views.gates import Gate
 from epctl.native.communicator import gin_name
+from epctl.probes import load
+from epctl.ranks import facts
 from epctl.ranks.rank import Rank
+from epctl.ranks.work import nccl_version
 
 SETUP_S = 180.0
 """Compiling at first use, contexts of the GPUs, and NCCL's own start."""
@@ -73,9 +79,19 @@ class GpuWorld:
 
     tier: Tier = "gpu"
 
-    def __init__(self, rank: int, layout: Layout, meeting: Meeting, group: Any, domain: Domain) -> None:  # noqa: ANN401 - ProcessGroup
+    def __init__(
+        self,
+        rank: int,
+        layout: Layout,
+        meeting: Meeting,
+        group: Any,  # noqa: ANN401 - ProcessGroup
+        domain: Domain,
+        gin_gates: tuple[Gate, ...] = (),
+    ) -> None:
+        """`gin_gates`: of this node, for the message where there is no GIN."""
         self.rank, self.size, self.layout, self.meeting, self.group = rank, layout.num_ranks, layout, meeting, group
         self.comm = domain
+        self.gin_gates = gin_gates
         self._gin: GinDomain | None = None
 
     @property
@@ -102,7 +118,7 @@ class GpuWorld:
     def gin(self) -> GinDomain:
         """GIN between all ranks, made at the first call, which is collective. Raises EpctlError where there is none."""
         if self._gin is None:
-            self._gin = GinDomain(self.comm)
+            self._gin = GinDomain(self.comm, static_gates=self.gin_gates)
         return self._gin
 
     def generator(self, seed: int) -> Any:  # noqa: ANN401 - torch.Generator
@@ -131,16 +147,19 @@ def opened(rank: Rank, *, emulate_nodes: int | None) -> Iterator[GpuWorld]:
         raise EpctlError(
             "PyTorch sees no GPU", "kernels need one", "give --device cpu for a functional run", exit_code=4
         )
-    device_idx = _device(place.local_rank, place.local_world_size, num_gpus)
+    device_idx = place.local_rank % num_gpus
     torch.cuda.set_device(device_idx)
-    told = rank.meeting.all_gather("facts of the nodes", msgspec.json.encode(node_facts.live()))
-    facts = [msgspec.json.decode(one, type=NodeFacts) for one in told]
-    address = cpu_world.reachable(facts, place.address)
+    num_used = _verified(rank, str(torch.cuda.get_device_properties(device_idx).uuid))
+    node = load.live(active=False)
+    told = rank.meeting.all_gather("facts of the nodes", msgspec.json.encode(node_facts.of_snapshot(node)))
+    nodes = [msgspec.json.decode(one, type=NodeFacts) for one in told]
+    address = cpu_world.reachable(nodes, place.address)
     with cpu_world.group_of(place.rank, place.world_size, rank.meeting, address) as group:
         with rank.stage("set up communicator and memory", SETUP_S):
             control = MeetingControl(rank.meeting)
             domain = Domain(control, place.rank, place.world_size, device_idx, timeout_s=WAIT_S)
-        world = GpuWorld(place.rank, _layout(facts, domain, num_gpus, emulate_nodes), rank.meeting, group, domain)
+        layout = _layout(nodes, domain, num_used, emulate_nodes)
+        world = GpuWorld(place.rank, layout, rank.meeting, group, domain, gin.gates(Context(node)))
         failed = True
         try:
             yield world
@@ -150,25 +169,19 @@ def opened(rank: Rank, *, emulate_nodes: int | None) -> Iterator[GpuWorld]:
                 world.close(failed=failed)
 
 
-def _device(local_rank: int, num_local: int, num_gpus: int) -> int:
-    """One GPU for each rank; several ranks share one only where the environment says so."""
+def _verified(rank: Rank, gpu: str) -> int:
+    """How many GPUs the ranks use together. Raises JobError before any communicator is made when ranks share a GPU, unless the
+    environment says that they may, or when they loaded different NCCLs."""
     shared = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
-    if num_local > num_gpus and not shared:
-        raise EpctlError(
-            f"{num_local} ranks of this node have {num_gpus} GPUs",
-            "each rank needs a GPU of its own",
-            f"give --ranks {num_gpus}; --emulate-nodes lets ranks share GPUs, for tests of function only",
-        )
-    return local_rank % num_gpus
+    mine = facts.own(rank.placement, nccl=nccl_version(), gpu=gpu)
+    every = rank.meeting.verify(mine, several_ranks_a_gpu=shared)
+    return len({(*one.machine, one.gpu) for one in every})
 
 
-def _layout(facts: list[NodeFacts], domain: Domain, num_gpus: int, emulate_nodes: int | None) -> Layout:
+def _layout(told: list[NodeFacts], domain: Domain, num_gpus: int, emulate_nodes: int | None) -> Layout:
     properties = domain.comm.properties
     version = ".".join(map(str, domain.nccl_version))
-    named = [node_facts.with_nccl(one, version) for one in facts]
-    hosts = len({one.host for one in facts})
-    per_node = len(facts) // hosts
-    used = min(num_gpus, per_node) * hosts
-    layout = node_facts.layout_of(named, "gpu", scale_up=domain.lsa_size, num_gpus=used)
+    named = [node_facts.with_nccl(one, version) for one in told]
+    layout = node_facts.layout_of(named, "gpu", scale_up=domain.lsa_size, num_gpus=num_gpus)
     type_ = "" if properties.gin_type == 0 else gin_name(properties.gin_type)
     return structs.replace(layout, emulated=(emulate_nodes or 1) > 1, gin_type=type_)

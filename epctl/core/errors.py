@@ -17,3 +17,12 @@ class EpctlError(Exception):
         from epctl.core.render.safe import plain
 
         return f"error: {plain(self.what)}\n  why: {plain(self.why)}\n  do:  {plain(self.todo)}"
+
+
+class CommonError(EpctlError):
+    """What every rank of a job finds alike: it is told once, without a rank."""
+
+    @classmethod
+    def of(cls, error: EpctlError) -> CommonError:
+        """The same words."""
+        return cls(error.what, error.why, error.todo, exit_code=error.exit_code)

@@ -23,15 +23,13 @@ class Case(Struct, frozen=True):
 
     def whole(self, name: str) -> int:
         """A parameter that is a whole number. Raises TypeError when it is none."""
-        value = self.params[name]
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value := self.params[name], bool) or not isinstance(value, int):
             raise TypeError(f"{self.name}: {name} is {value!r}")
         return value
 
     def word(self, name: str) -> str:
         """A parameter that is text. Raises TypeError when it is none."""
-        value = self.params[name]
-        if not isinstance(value, str):
+        if not isinstance(value := self.params[name], str):
             raise TypeError(f"{self.name}: {name} is {value!r}")
         return value
 
@@ -92,9 +90,11 @@ class Told(Struct, frozen=True):
     together_us: float = 0.0
     """Both at once."""
     waited_us: tuple[float, ...] = ()
-    """How long this rank waited for each rank, on average."""
+    """How long this rank waited for each, on average."""
     note: str = ""
-    """What a reader must know of the figure."""
+    """What a reader must know of it."""
+    carried_by: tuple[str, ...] = ()
+    """Adapters that sent what this rank sent, by their own counters, the busiest first; () where none did, or none counts."""
 
 
 class Outcome(Struct, frozen=True):
@@ -292,11 +292,3 @@ class Op(Protocol):
 
     def make(self, case: Case, world: World) -> Running:
         """Sets the case up; called on all ranks. Raises EpctlError."""
-
-
-@runtime_checkable
-class Stressed(Protocol):
-    """An Op that can be tried with random shapes."""
-
-    def stress_cases(self, layout: Layout, seed: int, tier: Tier, count: int) -> Sequence[Case]:
-        """As many, the same for the same seed; none where the op does not run."""

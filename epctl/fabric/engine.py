@@ -21,8 +21,8 @@ MANY_FLOWS = 20_000
 """Flows from which on loads may be drawn from the law."""
 MANY_A_PAIR = 48
 """Of them, for every pair of leaves; fewer are hashed faster."""
-_SPLIT_US, _MASK_US, _PATH_US = 0.35, 0.01, 2.0
-"""A binomial split; a flow under a mask, for every eight links and once more for the hash; a flow by itself. Measured."""
+_SPLIT_US, _HASH_US, _LINK_US, _PATH_US = 0.35, 0.02, 0.0002, 2.0
+"""A binomial split; a flow among many, and what it takes more for every link of its leaf; a flow by itself. Measured."""
 Way = Literal["hash", "law"]
 
 
@@ -66,7 +66,7 @@ def _redraw(fabric: Fabric, flows: Flows, num_seeds: int) -> Redraw | LawRedraw 
     if len(flows) >= max(MANY_FLOWS, MANY_A_PAIR * len(fabric.uplinks) ** 2):
         spines, lanes = fabric.regular
         law = LawRedraw(fabric, flows)
-        hashed_us = len(flows) * (_MASK_US * (1 + spines * lanes / 8) if columns else _PATH_US)
+        hashed_us = len(flows) * (_HASH_US + _LINK_US * spines * lanes if columns else _PATH_US)
         if law.splits * _SPLIT_US < hashed_us / 2:
             return law
     return Redraw(fabric, flows) if columns else None

@@ -9,11 +9,12 @@ import msgspec
 from msgspec import Struct
 
 from epctl.fabric.lost import without
+from epctl.fabric.models import DEFAULT_MODEL
 from epctl.fabric.placement import LAYOUTS, PHASES, TRAFFICS
 from epctl.fabric.request import REDRAWS, TOGETHERS, Request, changed
 from epctl.fabric.routing import TRANSFERS
 from epctl.fabric.topology import WIRINGS, Fabric, Shape, from_graph
-from epctl.model.refusal import MAX_COUNT, RefusalError
+from epctl.model.refusal import MAX_SEED, RefusalError
 
 MAX_FILE_BYTES = 4 << 20
 """Of a TOML file; 65,536 GPUs link by link take about two million bytes."""
@@ -34,6 +35,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "together": TOGETHERS,
 }
 _FLAG = {"phases": "--phase"}
+_EXAMPLES = {
+    "lost": "leaf0-spine1",
+    "oversubscription": "2",
+    "lengths": "82",
+    "model": DEFAULT_MODEL,
+    "gate": "balanced",
+}
+MAX_INTEGER = MAX_SEED
 
 
 def flag(field: str) -> str:
@@ -45,18 +54,18 @@ def parsed(field: str, text: str) -> int | str | tuple[str, ...]:
     """`text` as the value of a field. Raises RefusalError value_invalid."""
     told = text.strip()
     if field in _INTEGERS:
-        if re.fullmatch(r"[0-9]{1,19}", told) and int(told) <= MAX_COUNT << 23:
+        if re.fullmatch(r"[0-9]{1,19}", told) and int(told) <= MAX_INTEGER:
             return int(told)
-        why = "it takes a whole number, not negative"
+        whole = re.fullmatch(r"[0-9]+", told)
+        why = "no count is as large" if whole else "it takes a whole number, not negative"
         raise RefusalError("value_invalid", f"{flag(field)} is {told[:40]!r}", why, f"give {flag(field)} 4")
-    if not told:
-        example = ALLOWED.get(field, ("82",))[0]
+    words = tuple(dict.fromkeys(part.strip() for part in told.split(",") if part.strip()))
+    if not told or (field in _LISTS and not words):
+        example = ALLOWED[field][0] if field in ALLOWED else _EXAMPLES[field]
         raise RefusalError(
             "value_invalid", f"{flag(field)} is empty", "it takes a word", f"give {flag(field)} {example}"
         )
-    if field in _LISTS:
-        return tuple(dict.fromkeys(part.strip() for part in told.split(",") if part.strip()))
-    return told
+    return words if field in _LISTS else told
 
 
 def with_flags(request: Request, given: dict[str, str | None]) -> Request:
@@ -118,6 +127,7 @@ def with_file(request: Request, text: str, name: str) -> Request:
         raise too_large(name)
     found = _parsed_file(text, name)
     if found.leaf or found.link:
+        _no_numbers(found, name)
         return msgspec.structs.replace(request, graph=_graph(found), shape=Shape())
     shape = Shape(
         nodes=found.nodes,
@@ -130,6 +140,17 @@ def with_file(request: Request, text: str, name: str) -> Request:
         lost=found.lost,
     )
     return msgspec.structs.replace(request, graph=None, shape=shape)
+
+
+def _no_numbers(found: _File, name: str) -> None:
+    """Raises RefusalError file_invalid where a file has links one by one and, beside them, what decides the links of a regular fabric."""
+    usual = _File()
+    fields = ("spines", "wiring", "nodes_per_leaf", "oversubscription", "planes")
+    both = [field for field in fields if getattr(found, field) != getattr(usual, field)]
+    if both:
+        what = f"{name} has {', '.join(both)} beside [[leaf]] and [[link]]"
+        why = "links that are given one by one say it themselves"
+        raise RefusalError("file_invalid", what, why, "leave out either")
 
 
 def too_large(name: str) -> RefusalError:
@@ -145,7 +166,10 @@ def _parsed_file(text: str, name: str) -> _File:
         import tomli as tomllib
     todo = "write nodes, gpus_per_node, spines, wiring, nodes_per_leaf, oversubscription, planes, lost; or [[leaf]] and [[link]]"
     try:
-        return msgspec.convert(tomllib.loads(text), _File)
+        whole = tomllib.loads(text)
+        if not whole:
+            raise RefusalError("file_invalid", f"{name} describes no fabric", "there is nothing in it", todo)
+        return msgspec.convert(whole, _File)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         why = str(error) or "it is nested too deeply"
         raise RefusalError("file_invalid", f"{name} is no description of a fabric", why, todo) from None

@@ -21,6 +21,8 @@ from epctl.model.spread import gate_named
 REDRAWS = ("auto", "both", "ecmp", "routing")
 MAX_SEEDS = 1_000_000
 MAX_TOKEN_BYTES = 1 << 26
+MAX_PICKS = 1 << 28
+"""Picks of experts in one phase, each of which is drawn: a few minutes, and a gigabyte."""
 TOGETHERS = ("phases", "micro-batches")
 
 
@@ -99,6 +101,8 @@ def settle(request: Request, *, traced: bool = False) -> Settled:
     _among("--redraw", request.redraw, REDRAWS)
     for value in request.together:
         _among("--together", value, TOGETHERS)
+    kinds = _kinds(request, roles)
+    _check_work(kinds, sum(lengths.of(batch, request.seed)), batch, topk)
     _bounded("--seed", request.seed, 0, MAX_SEED)
     _bounded("--seeds", request.seeds, 1, MAX_SEEDS)
     return Settled(
@@ -114,7 +118,7 @@ def settle(request: Request, *, traced: bool = False) -> Settled:
         batch=batch,
         lengths=lengths,
         gate=None if traced else gate_named(request.gate, experts),
-        kinds=_kinds(request, roles),
+        kinds=kinds,
         pairing=Pairing(request.qps, request.ports).checked(),
     )
 
@@ -130,6 +134,19 @@ def _kinds(request: Request, roles: Roles) -> tuple[tuple[str, str], ...]:
         why = f"the layout {roles.layout} has {has}"
         raise RefusalError("no_traffic", what, why, f"give --traffic {roles.kinds[-1][1]}, or another --layout")
     return found
+
+
+def _check_work(kinds: tuple[tuple[str, str], ...], prompt_tokens: int, batch: int, topk: int) -> None:
+    for phase, tokens in (("prefill", prompt_tokens), ("decode", batch)):
+        if tokens * topk > MAX_PICKS and any(kind[0] == phase for kind in kinds):
+            what = f"{phase} has {tokens} tokens that pick {topk} experts each"
+            why = f"every pick is drawn, and at most {MAX_PICKS} are"
+            todo = (
+                "give shorter --lengths, a smaller --batch, or --phase decode"
+                if phase == "prefill"
+                else "give a smaller --batch"
+            )
+            raise RefusalError("too_much", what, why, todo)
 
 
 def absent(request: Request, roles: Roles) -> tuple[str, ...]:

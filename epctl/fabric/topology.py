@@ -13,6 +13,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from epctl.core.wording import counted
 from epctl.fabric.lost import without
 from epctl.model.refusal import RefusalError
 
@@ -20,6 +21,12 @@ WIRINGS = ("rail", "tor")
 MAX_GPUS = 1 << 16
 """GPUs of one fabric, and switches of one kind; past it a graph in Python takes gigabytes."""
 MAX_PLANES = 8
+MAX_UPLINKS = 1 << 20
+"""Lanes of all leaves together, each of which carries a load of its own."""
+
+
+_USUAL = {"nodes": 4, "gpus_per_node": 8, "spines": 4, "planes": 1}
+"""What a refusal proposes."""
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -155,14 +162,16 @@ def build(shape: Shape) -> Fabric:
 
 
 def _check(shape: Shape) -> None:
-    for field, least in (("nodes", 1), ("gpus_per_node", 1), ("planes", 1), ("spines", 1)):
+    for field, usual in _USUAL.items():
         value, name = getattr(shape, field), "--" + field.replace("_", "-")
-        if value < least:
+        if value < 1:
             why = "leaves of different rails or nodes meet in spines" if field == "spines" else "a fabric has some"
-            raise RefusalError("topology_invalid", f"{name} is {value}", why, f"give {name} {4 if least else 1}")
+            raise RefusalError("topology_invalid", f"{name} is {value}", why, f"give {name} {usual}")
         if value > MAX_GPUS or (field == "planes" and value > MAX_PLANES):
             top = MAX_PLANES if field == "planes" else MAX_GPUS
-            raise RefusalError("absurd_argument", f"{name} is {value}", f"at most {top} are taken", f"give {name} 4")
+            raise RefusalError(
+                "absurd_argument", f"{name} is {value}", f"at most {top} are taken", f"give {name} {usual}"
+            )
     if shape.nodes * shape.gpus_per_node > MAX_GPUS:
         what = f"{shape.nodes} nodes with {shape.gpus_per_node} GPUs each"
         raise RefusalError("absurd_argument", what, f"at most {MAX_GPUS} GPUs are taken", "give fewer nodes")
@@ -182,8 +191,10 @@ def _lanes(shape: Shape, ports: int) -> int:
     if lanes.denominator == 1 and lanes >= 1:
         return int(lanes)
     fits = [spines for spines in range(1, int(uplinks) + 1) if (uplinks / spines).denominator == 1]
-    what = f"a leaf with {ports} NIC ports would have {_told(lanes)} lanes to each of {shape.spines} spines"
-    why = f"{_told(uplinks)} uplinks ({_told(ratio)}:1) go to spines in whole lanes, the same to each"
+    spines = counted(shape.spines, "spine")
+    what = f"a leaf with {counted(ports, 'NIC port')} would have {_told(lanes)} lanes to each of {spines}"
+    links = f"{_told(uplinks)} uplink{'' if uplinks == 1 else 's'} ({_told(ratio)}:1)"
+    why = f"a leaf's {links} must be shared out alike, in whole lanes"
     todo = (
         f"give --spines {max((s for s in fits if s <= shape.spines), default=1)}"
         if fits
@@ -226,6 +237,12 @@ def from_graph(
     if circular is not None:
         why = "links go from NICs to leaves and from leaves to spines; others close a circle or add a tier"
         raise _invalid(f"{circular!r} is used as leaf and as spine", why)
+    if min(num_nodes, gpus_per_node) < 1 or num_nodes * gpus_per_node > MAX_GPUS:
+        what = f"there are {num_nodes} nodes with {gpus_per_node} GPUs each"
+        raise _invalid(what, f"a fabric has at least one of each, and at most {MAX_GPUS} GPUs")
+    num_lanes = sum(max(lanes, 0) for *_, lanes in cables)
+    if num_lanes > MAX_UPLINKS:
+        raise _invalid(f"the links have {num_lanes} lanes together", f"at most {MAX_UPLINKS} are taken")
     groups: dict[str, list[tuple[int, int]]] = {leaf: [] for leaf in leaves}
     seen: set[tuple[str, str]] = set()
     for leaf, spine, lanes in cables:
@@ -238,8 +255,6 @@ def from_graph(
         seen.add((leaf, spine))
         groups[leaf] += [(spine_idx[spine], lane) for lane in range(lanes)]
     num_gpus = num_nodes * gpus_per_node
-    if not 1 <= num_gpus <= MAX_GPUS:
-        raise _invalid(f"there are {num_gpus} GPUs", f"1 to {MAX_GPUS} are taken")
     planes = 1 + max((plane for _, plane, _ in nics), default=0)
     if planes > MAX_PLANES:
         raise _invalid(f"a NIC has a port in plane {planes - 1}", f"planes are numbered 0 to {MAX_PLANES - 1}")

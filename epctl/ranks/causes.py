@@ -30,6 +30,11 @@ _REASONS: dict[int, tuple[str, str]] = {
         "run again with --debug; a driver call that never returns shows in dmesg",
     ),
 }
+_TOLD = (
+    "somebody told it to (SIGTERM): a scheduler at the end of its time, an operator, or a launcher that lost another rank",
+    "look at the limits of the job and at the launcher's messages",
+)
+_NO_REASON = ("it gave no reason", "look at its own messages above, and run again with --debug")
 
 
 def died(child: Child) -> Failure:
@@ -44,7 +49,7 @@ def died(child: Child) -> Failure:
             "it left without an error",
             "report it; it is an error in epctl",
         )
-    why, todo = _REASONS.get(-code, ("it gave no reason", "look at its own messages above, and run again with --debug"))
+    why, todo = _TOLD if code == 128 + signal.SIGTERM else _REASONS.get(-code, _NO_REASON)
     return Failure(child.rank, child.stage, what, why, todo, 4 if code == -signal.SIGALRM else 1)
 
 

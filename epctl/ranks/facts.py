@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from epctl import __version__
-from epctl.core.errors import EpctlError
+from epctl.core.errors import CommonError
 from epctl.core.placement import UNKNOWN, Placement
 from epctl.ranks import process
 
 _SHOWN = 8
 
 
-class JobError(EpctlError):
+class JobError(CommonError):
     """The ranks are not one job; every one of them finds the same."""
 
 

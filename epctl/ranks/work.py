@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from epctl.core.errors import EpctlError
+from epctl.core.errors import CommonError, EpctlError
 from epctl.core.placement import Placement
 from epctl.ranks import facts
 from epctl.ranks.beats import Ended
@@ -183,7 +183,7 @@ def _fields(failure: Failure) -> dict[str, Any]:
 
 def _of_error(error: EpctlError, rank: int, stage: str) -> Failure:
     peer = error.rank if isinstance(error, PeerEndedError) else None
-    common = isinstance(error, facts.JobError)
+    common = isinstance(error, CommonError)
     return Failure(rank, stage, error.what, error.why, error.todo, error.exit_code, peer, common)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from epctl.core.errors import EpctlError
-from epctl.topo.graph import Claim, Edge, Finding, Graph, Node, Part
+from epctl.topo.graph import Claim, Edge, Finding, Graph, Node, NodeKind, Part
 
 MOST_NODES = 200_000
 MOST_EDGES = 1_000_000
 MOST_DEPTH = 128
 """Nodes one above the other; a machine with four tiers of PCIe switches has 14."""
+MOST_DEVICES: dict[NodeKind, int] = {"gpu": 128, "nic": 2048}
+"""Of one machine; 16 adapters with 127 virtual functions each are 2,032. Pairs of both are looked at one by one."""
 SHOWN = 4
 """Subjects that a finding names; of more, their number is told."""
 _LINK = frozenset({("PHB", "NODE")})
@@ -40,12 +43,37 @@ def assemble(parts: Sequence[Part]) -> Graph:
         raise EpctlError("the topology is refused", why, "give the part of the network that matters")
     _check_ends(nodes, edges.values())
     _check_parents(nodes)
+    check_devices(nodes)
     claims = [claim for part in parts for claim in part.claims]
     told = [finding for part in parts for finding in part.findings]
     findings = dict.fromkeys([*disagreements(claims), *told])
     sources = tuple(part.source for part in parts)
     distances = tuple(dict.fromkeys(entry for part in parts for entry in part.distances))
     return Graph(sources, tuple(nodes.values()), tuple(edges.values()), tuple(findings), distances)
+
+
+def check_devices(nodes: Mapping[str, Node]) -> None:
+    """Raises EpctlError for a machine with more GPUs or NICs than any has. Every parent is there, and none is its own."""
+    hosts: dict[str, str] = {}
+    counts: Counter[tuple[str, NodeKind]] = Counter()
+    for node in nodes.values():
+        if node.kind in MOST_DEVICES and (host := _host(node, nodes, hosts)):
+            counts[host, node.kind] += 1
+    for (host, kind), count in counts.items():
+        if count > MOST_DEVICES[kind]:
+            what = f"machine {host} has {count} {'GPUs' if kind == 'gpu' else 'NICs'}"
+            why = f"at most {MOST_DEVICES[kind]} of a machine are looked at"
+            raise EpctlError(what, why, "give a file of one machine, or the part that matters")
+
+
+def _host(node: Node, nodes: Mapping[str, Node], known: dict[str, str]) -> str:
+    """Id of the machine that a node hangs in, '' for none. `known`: of its parents."""
+    if node.parent not in known:
+        at = node
+        while at.parent and at.kind != "host":
+            at = nodes[at.parent]
+        known[node.parent] = at.id if at.kind == "host" else ""
+    return known[node.parent]
 
 
 def _key(edge: Edge) -> tuple[str, str, str]:

@@ -149,6 +149,10 @@ def _mirrored(value: int, power: int) -> int:
     return sum(1 << (width - 1 - bit) for bit in range(width) if value >> bit & 1)
 
 
+def _of(number: int, total: int) -> str:
+    return "the only GPU has" if total == 1 else f"{number} of {total} GPUs {'has' if number == 1 else 'have'}"
+
+
 def _notes(problem: Problem, first: Choice, default: Choice) -> list[str]:
     notes = []
     if len(problem.nics) < len(problem.gpus):
@@ -156,9 +160,7 @@ def _notes(problem: Problem, first: Choice, default: Choice) -> list[str]:
     far = [pair for pair in first.pairs if any(level in ("NODE", "SYS", "unknown") for level in pair.levels)]
     if far:
         worst = max((level for pair in far for level in pair.levels), key=lambda word: [*LEVELS, "unknown"].index(word))
-        notes.append(
-            f"{len(far)} of {len(first.pairs)} GPUs have no NIC nearer than a host bridge away (at worst {worst})"
-        )
+        notes.append(f"{_of(len(far), len(first.pairs))} no NIC nearer than a host bridge away (at worst {worst})")
     if {pair.gpu: pair.nics for pair in first.pairs} == {pair.gpu: pair.nics for pair in default.pairs}:
         notes.append("the default choice is the same")
     unknown = [nic.label for nic in problem.nics if nic_gbs(nic) is None]

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from epctl.topo.addresses import pci_address
+from epctl.topo.build import check_devices
 from epctl.topo.graph import Claim, Edge, Finding, Graph, Node, Part, Scalar, Source
 from epctl.topo.nvlinks import rate
 from epctl.topo.rates import NVLINK_GBS, pcie_gbs
@@ -26,6 +27,8 @@ _NIC_CLASSES = ("0x0200", "0x0207", "0x0280")
 _NVSWITCH_CLASS = "0x0680"
 _INVENTED = re.compile(r"f{4,8}:ff:", re.ASCII | re.IGNORECASE)
 """Addresses of switches that static files make up, and of the one NVSwitch that stands for all that a guest does not see."""
+MOST_NVLINKS = 72
+"""From one GPU to one end; GPUs of 2025 have 18 in all."""
 FRONT_END_SHARE = 0.5
 """A port slower than this share of the fastest one carries no EP traffic: it is a front-end or storage port."""
 
@@ -67,6 +70,7 @@ def part_of(cpus: list[Element], host: str, name: str, known: KnownHost | None =
     for cpu in cpus:
         walk.cpu(cpu)
     walk.end()
+    check_devices(walk.nodes)
     nodes, edges = tuple(walk.with_fabric()), tuple(walk.edges.values())
     source = Source(name, "nccl_xml")
     claims = (*walk.claims, *_paths(Graph((), nodes, edges), host))
@@ -194,6 +198,10 @@ class _Walk:
             links = _number(link.attrs.get("count", "1"))
             target = pci_address(link.attrs.get("target", ""))
             if links < 1:
+                continue
+            if links > MOST_NVLINKS:
+                text = f"{self.host}: the file gives {subject} {links} NVLinks to {target or 'nowhere'}, more than any GPU has; left out"
+                self.findings.append(Finding("warn", text, (SOURCE,)))
                 continue
             total += links
             if link.attrs.get("tclass", "").startswith(_NVSWITCH_CLASS):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from epctl.core.errors import EpctlError
+from epctl.core.wording import counted
 from epctl.topo.graph import Claim, Edge, Finding, Node, Part, Scalar, Source
 from epctl.topo.nvlinks import rate
 from epctl.topo.rates import gbps_to_gbs
@@ -198,7 +199,8 @@ class _Subnet:
             self.nodes[id_] = Node(id_, "switch", node.label, "", SOURCE, {**node.attrs, "tier": tier})
         partial = [node.label for node in self.nodes.values() if node.attrs.get("tier") == "unknown"]
         if partial:
-            text = f"{self.name}: {len(partial)} switches are of unknown tier ({', '.join(partial[:3])}{' …' if len(partial) > 3 else ''})"
+            some = ", ".join(partial[:3]) + (" …" if len(partial) > 3 else "")
+            text = f"{self.name}: {counted(len(partial), 'switch is', 'switches are')} of unknown tier ({some})"
             self.findings.append(Finding("note", f"{text}: the text does not show what is cabled to them", (SOURCE,)))
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 SCHEMA_NAME = "epctl.topo"
 SCHEMA_VERSION = 1
+SCHEMA: dict[str, str | int] = {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}
 
 NodeKind = Literal[
     "host",

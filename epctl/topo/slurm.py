@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from epctl.core.errors import EpctlError
-from epctl.topo.hostlist import collapse, expand
+from epctl.core.hostlist import collapse, hosts
 from epctl.topo.slurm_yaml import lines_of_yaml
 
 MOST_BYTES = 8 * 1024 * 1024
 MOST_ENTRIES = 100_000
 MOST_TIERS = 32
+MOST_NAMES = 200_000
+"""In one list."""
 _PAIR = re.compile(r"([A-Za-z]{1,32})\s{0,4}=\s{0,4}(\S+)", re.ASCII)
 _KEYS = {"switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes"}
 _COMMENT = re.compile(r"#\s*(\S{1,200})\s*=\s*(\S{1,200})\s*\Z", re.ASCII)
@@ -83,7 +85,9 @@ def _entries(lines: Iterable[tuple[int, str]], name: str) -> Topology:
                     f"line {number} of {name}: switch {entry.name} is there twice", "each has one line", _TODO
                 )
         elif "blockname" in pairs:
-            block = Block(pairs["blockname"], expand(pairs.get("nodes", ""), name), aliases.get(pairs["blockname"], ""))
+            block = Block(
+                pairs["blockname"], _listed(pairs.get("nodes", ""), name), aliases.get(pairs["blockname"], "")
+            )
             if blocks.setdefault(block.name, block) is not block:
                 raise EpctlError(
                     f"line {number} of {name}: block {block.name} is there twice", "each has one line", _TODO
@@ -117,11 +121,20 @@ def _switch(pairs: dict[str, str], aliases: dict[str, str], where: str) -> Switc
         raise EpctlError(f"{where}: {name} has switches and nodes", "topology/tree has either below a switch", _TODO)
     return Switch(
         name,
-        expand(pairs.get("switches", ""), where),
-        expand(pairs.get("nodes", ""), where),
+        _listed(pairs.get("switches", ""), where),
+        _listed(pairs.get("nodes", ""), where),
         pairs.get("linkspeed", ""),
         aliases.get(name, ""),
     )
+
+
+def _listed(text: str, where: str) -> tuple[str, ...]:
+    """Names in a list of Slurm's; none where there is none."""
+    try:
+        return hosts(text, MOST_NAMES) if text else ()
+    except ValueError as error:
+        todo = "write it as Slurm does: tux[0-3,12],login1"
+        raise EpctlError(f"{where}: {text[:60]!r} is no host list", str(error), todo) from None
 
 
 def _sizes(text: str, where: str) -> tuple[int, ...]:

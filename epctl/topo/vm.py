@@ -12,6 +12,7 @@ at its ends (https://github.com/NVIDIA/nccl/issues/1843, https://github.com/NVID
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
@@ -57,12 +58,11 @@ def mapping_of(words: Sequence[str]) -> BusMap:
             continue
         host, guest = pci_address(left), pci_address(right)
         if not sign or not host or not guest:
-            raise EpctlError(f"{word!r} maps nothing", "both sides are PCI addresses, or numa0=numa1", _TODO)
+            raise EpctlError(f"{word[:60]!r} maps nothing", "both sides are PCI addresses, or numa0=numa1", _TODO)
         if functions.get(host, guest) != guest:
             raise EpctlError(f"{host} is mapped twice", f"to {functions[host]} and to {guest}", _TODO)
         functions[host] = guest
-    guests = list(functions.values())
-    double = next((guest for guest in guests if guests.count(guest) > 1), "")
+    double = next((guest for guest, times in Counter(functions.values()).items() if times > 1), "")
     if double:
         raise EpctlError(
             f"the guest address {double} is given to two functions", "each function has its own in the guest", _TODO

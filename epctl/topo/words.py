@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec import UNSET
 
 from epctl.core.render.safe import plain
@@ -24,6 +26,8 @@ KINDS: dict[str, str] = {
     "switch": "switch",
     "block": "block",
 }
+_SAYS_NOTHING = ("Unspecified",)
+"""The link layer of adapters that have none of their own, such as EFA."""
 _PLACES = ("host_bridge", "root_port", "pcie_port")
 """Nodes that only lead on: pictures and the text leave them out, JSON has them."""
 
@@ -33,6 +37,12 @@ def label(node: Node) -> str:
     if node.kind in ("pcie_switch", "host_bridge", "root_port", "pcie_port"):
         return plain(f"{KINDS[node.kind]} {node.label}")
     return plain(node.label)
+
+
+def natural(node: Node) -> tuple[tuple[int, str], ...]:
+    """To sort by label as people count: mlx5_2 before mlx5_10."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+", node.label)
+    return tuple((int(part), "") if part.isdigit() and part.isascii() else (-1, part) for part in parts)
 
 
 def gbs(edge: Edge) -> str:
@@ -49,7 +59,8 @@ def link(edge: Edge) -> str:
 def facts(node: Node) -> str:
     """Name, state and rate of a device, in one line."""
     attrs = node.attrs
-    words = [str(attrs[key]) for key in ("name", "product", "state", "link_layer", "tier") if attrs.get(key)]
+    keys = ("name", "product", "state", "link_layer", "tier")
+    words = [str(attrs[key]) for key in keys if attrs.get(key) and attrs[key] not in _SAYS_NOTHING]
     gbps = attrs.get("gbps")
     if isinstance(gbps, int | float):
         words.append(f"{gbps:g} Gb/s")

@@ -62,13 +62,20 @@ def _tell(entry: dict[str, Any]) -> None:
 
 
 def environments(environ: dict[str, str], num_devices: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Of the two ranks. Raises EpctlError when nodes are to be emulated and the plugin cannot be built."""
+    """Of the two ranks. Raises EpctlError when nodes are to be emulated and the plugin cannot be built, or when nobody can tell
+    whether they are."""
     base = dict(environ)
+    asked = base.pop(pair.EMULATE, "").strip()
     base["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], base.get("PYTHONPATH", ""))))
     if num_devices == 1:
         base.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    if not environ.get(pair.EMULATE):
+    if asked in ("", "0", "1"):
         return base, base
+    if asked != "2":
+        from epctl.core.errors import EpctlError
+
+        raise EpctlError(f"{pair.EMULATE}={asked}", "the canary has two ranks, which can play 2 nodes", "set it to 2")
+    base[pair.EMULATE] = asked
     from epctl.native import emulation, loopback_plugin
 
     plugin = loopback_plugin.obtain()

@@ -99,7 +99,9 @@ def test_one_line_a_case_while_it_runs() -> None:
         (("--op", "lnik"), 2, "--op 'lnik' is unknown"),
         (("--tier", "tpu"), 2, "--tier 'tpu' is unknown"),
         (("--tier", "gpu"), 4, "--tier cpu runs the same ops"),
-        (("--tier", "cpu", "--case", "nothing/*"), 2, "'nothing/*' fits no case"),
+        (("--tier", "cpu", "--case", "nothing/*"), 2, "error: --case 'nothing/*' fits no case\n"),
+        (("--tier", "cpu", "--op", "gin", "--ranks", "1"), 4, "gin: one rank has no peer"),
+        (("--tier", "cpu", "--op", "link", "--stress"), 2, "error: link has no random shapes\n"),
         (("--tier", "cpu", "--ranks", "3", "--emulate-nodes", "2"), 2, "3 ranks make no 2 nodes"),
         (("--tier", "cpu", "--ranks", "0"), 2, "--ranks 0"),
         (("--tier", "cpu", "--emulate-nodes", "0"), 2, "--emulate-nodes 0"),
@@ -110,6 +112,16 @@ def test_bad_input(run: Run, arguments: tuple[str, ...], code: int, words: str) 
     ran = run("selftest", *arguments)
     three_lines(ran, code)
     assert words in ran.err
+
+
+def test_an_op_that_was_asked_for_and_has_no_case_is_told_and_no_success(run: Run) -> None:
+    case = ("--ranks", "1", "--tier", "cpu", "--case", "hbm-copy/local/14336")
+    asked = run("selftest", "--op", "link,gin", *case)
+    assert (asked.code, "PASSED: 1 passed" in asked.out) == (4, True), asked
+    assert "not run: gin: one rank has no peer\n" in asked.out
+    whole = run("selftest", *case, "--format", "json")
+    assert whole.code == 0, whole
+    assert json.loads(whole.out)["absent"]["gin"] == "one rank has no peer"
 
 
 def ranks_of(pid: int) -> list[int]:

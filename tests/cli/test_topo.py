@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Run, three_lines
+from tests.support.cli import Run, json_error, three_lines
 
 DATA = Path(__file__).parents[1] / "data" / "readers"
 DUMP = DATA / "nccl_topo_xml" / "dgx_a100_dump.xml"
@@ -40,7 +40,7 @@ def test_ep_that_is_not_possible_ends_with_1(run: Run) -> None:
     assert "EP is not possible" in ran.out
 
 
-@pytest.mark.parametrize("ep", ["0", "-1", "99999"])
+@pytest.mark.parametrize("ep", ["0", "-1", "99999", "x", "", "8.0", "9" * 30, "\u0661"])
 def test_ep_out_of_bounds(run: Run, ep: str) -> None:
     three_lines(run("topo", "--sample", "hgx-h100-ib", "--ep", ep))
 
@@ -132,6 +132,28 @@ def test_folders_of_bundles_and_of_texts_are_sources(run: Run, tmp_path: Path) -
     assert "scale-out x scale-up = 1 x 8" in ran.out
 
 
+def test_errors_are_json_too_where_json_is_asked_for(run: Run, tmp_path: Path) -> None:
+    json_error(run("topo", "--from", tmp_path / "none", "--format", "json"), "input_invalid")
+    json_error(run("topo", "--sample", "hgx-h100-ib", "--ep", "0", "--format", "json"), "input_invalid")
+    json_error(run("topo", "--sample", "hgx-h100-ib", "--format", "json", "-o", tmp_path / "a" / "b"), "input_invalid")
+    json_error(run("topo", "diff", "sample:x", "sample:laptop", "--format", "json"), "input_invalid")
+
+
+def test_options_that_would_say_nothing_are_told_not_dropped(run: Run) -> None:
+    three_lines(run("topo", "--sample", "hgx-h100-ib", "--host", "hgx-h100-31"))
+    three_lines(run("topo", "--sample", "hgx-h100-ib", "--python", "/usr/bin/python3"))
+    ran = run("topo", "--sample", "hgx-h100-ib", "--host", "hgx-h100-31", "--format", "nccl-xml")
+    assert ran.code == 0
+
+
+def test_adapters_are_listed_as_people_count(run: Run) -> None:
+    out = run("topo", "--sample", "p5-efa").out
+    tree = [line.split()[0] for line in out.splitlines() if line.startswith("    rdmap")]
+    assert tree == sorted(tree, key=lambda name: int(name[5:].split("s")[0]))
+    heads = [word for line in out.splitlines() if line.startswith("       rdmap") for word in line.split()]
+    assert heads == tree
+
+
 BAD = {
     "missing": (None, "does not exist"),
     "bomb.xml": (b'<!DOCTYPE s [<!ENTITY a "b">]><system>&a;</system>', "document type or entities"),
@@ -141,7 +163,16 @@ BAD = {
     "twice.conf": (b"SwitchName=a Nodes=n\nSwitchName=a Nodes=m\n", "is there twice"),
     "other.txt": (b"hello\n", "is no topology"),
     "empty.txt": (b"", "is empty"),
-    "binary": (bytes(range(256)) * 20, "is no topology"),
+    "binary": (bytes(range(256)) * 20, "it is binary, not text"),
+    "crowd.xml": (
+        b'<system><cpu numaid="0">'
+        + b"".join(
+            b'<pci busid="0000:%02x:%02x.0" class="0x030200"><gpu dev="%d"/></pci>' % (i // 32, i % 32, i)
+            for i in range(2000)
+        )
+        + b"</cpu></system>",
+        "at most 128 of a machine",
+    ),
     "broken.json": (b'{"schema":', "is no topology"),
     "list.json": (b"[1]", "is no topology"),
     "other.json": (b'{"schema":{"name":"epctl.plan","version":1}}', "is not a snapshot"),
@@ -186,6 +217,15 @@ def test_vm_takes_a_map_file_and_a_snapshot(run: Run, tmp_path: Path) -> None:
     ran = run("topo", "vm", saved, "--map-file", maps)
     assert ran.code == 0
     assert 'busid="0000:05:00.0" class="0x030200" vendor="0x10de" device="0x2330"' in ran.out
+
+
+def test_vm_with_a_map_that_is_none_shows_its_beginning(run: Run, tmp_path: Path) -> None:
+    maps = tmp_path / "map"
+    maps.write_bytes(bytes(range(128, 256)) * 100)
+    ran = run("topo", "vm", DUMP, "--map-file", maps)
+    three_lines(ran)
+    assert "maps nothing" in ran.err
+    assert len(ran.err.splitlines()[0]) < 300
 
 
 def test_vm_without_a_map_says_how_to_give_one(run: Run) -> None:

@@ -205,6 +205,8 @@ def sweep(args: argparse.Namespace) -> int:
         base | dict(tokens=(300, 500), expand=True, alignment=8, deferred=True, biases=2, gate="skew"),
         base | dict(tokens=(0, 9), expand=True, alignment=4),
     ]
+    if args.small_only:
+        cases = [one for one in cases if one["hidden"] * max(one["tokens"]) <= 1 << 20]
     failed = 0
     for multiple in (True, False):
         buffers: dict[tuple[int, int, int], EPBuffer] = {}
@@ -332,11 +334,12 @@ def tune(args: argparse.Namespace) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("check", "time", "peer", "tune"))
+    parser.add_argument("--small-only", action="store_true", help="cases of few tokens and small rows, for slow tools")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100000)
     parser.add_argument("--tokens", type=lambda text: [int(one) for one in text.split(",")], default=[128, 4096, 8192])
     parser.add_argument("--sms", type=lambda text: [int(one) for one in text.split(",")], default=[24, 64, 132])
     args = parser.parse_args()
-    device = int(os.environ["LOCAL_RANK"])
+    device = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=torch.device("cuda", device))
     seeds = [args.seed]

@@ -14,7 +14,11 @@ from epctl.native.toolchain import Toolchain
 
 @pytest.fixture(scope="session")
 def tools() -> Toolchain:
-    """A toolchain for all architectures; the test is skipped where there is none."""
+    """A toolchain for all architectures, with NCCL where it is installed; the test is skipped where there is none."""
+    try:
+        return toolchain.find(tuple(toolchain.MIN_NVCC), with_nccl=True)
+    except EpctlError:
+        pass
     try:
         return toolchain.find(tuple(toolchain.MIN_NVCC))
     except EpctlError as error:

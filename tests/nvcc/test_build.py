@@ -49,12 +49,43 @@ def test_build_and_list(tools: Toolchain, cache_folder: Path) -> None:
     rows = document["build"]["rows"]
     assert [row["built"] for row in rows] == [False] * len(rows)
     assert {row["architecture"] for row in rows} == {"90a", "100a", ""}
+    assert {row["name"] for row in rows if not row["architecture"]} == {"host", "nccl", "loopback"}
     assert f"{len(rows)}/{len(rows)}".encode() in on_a_terminal(cache_folder)
     listed = epctl("--list", folder=cache_folder).stdout
     for row in rows:
         assert row["name"] in first.stdout
         assert row["name"] in listed
     assert f"nvcc {tools.nvcc.version}" in listed
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_one_op_comes_with_all_that_it_needs_to_run(tools: Toolchain, cache_folder: Path) -> None:
+    """An image that was filled for one op has its communicator's parts, too."""
+    pytest.importorskip("pybind11", reason="pybind11 is not installed")
+    done = epctl("--op", "link", "--arch", "90a", "--format", "json", folder=cache_folder)
+    rows = json.loads(done.stdout)["build"]["rows"]
+    assert {row["name"] for row in rows if not row["name"].startswith("link-")} == {
+        "barrier-lsa-90a",
+        "host",
+        "nccl",
+        "loopback",
+    }
+
+
+def test_without_nccl_what_needs_none_is_still_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    from epctl.core.errors import EpctlError
+    from epctl.native import families, toolchain
+
+    def none(**_: object) -> object:
+        raise EpctlError("there is no NCCL", "nowhere", "install it", exit_code=4)
+
+    monkeypatch.setattr(toolchain, "find_nccl", none)
+    nccl, why = building._nccl((families.LINK, families.BARRIER))
+    assert nccl is None
+    assert "there is no NCCL (nowhere)" in why
+    with pytest.raises(EpctlError, match="there is no NCCL"):
+        building._nccl((families.GIN,))
 
 
 @pytest.mark.parametrize(

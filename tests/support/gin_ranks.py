@@ -30,9 +30,9 @@ def main() -> None:
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=limit)
     world = GpuWorld(torch, rank, size, nodes)
-    tell(kind="layout", lsa=world.domain.lsa_size, types=list(world.domain.comm.properties.gin_types))
+    tell(kind="layout", lsa=world.comm.lsa_size, types=list(world.comm.comm.properties.gin_types))
     {"selftest": selftest, "speed": speed, "lonely": lonely}[sys.argv[5]](world)
-    world.domain.close()
+    world.comm.close()
     dist.destroy_process_group()
     tell(kind="end")
 
@@ -56,7 +56,7 @@ class GpuWorld:
 
         self.torch, self.rank, self.size, self.group = torch, rank, size, dist.group.WORLD
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.domain = Domain(GroupControl(self.group), rank, size, self.device.index, timeout_s=10.0)
+        self.comm = Domain(GroupControl(self.group), rank, size, self.device.index, timeout_s=10.0)
         gpus = min(size, torch.cuda.device_count())
         self.layout = Layout(("here",), size, size, gpus, nodes, size // nodes, "gpu", emulated=True, gin_type="proxy")
 
@@ -113,13 +113,13 @@ def barrier(world: GpuWorld) -> None:
     """Every rank leaves the n-th barrier after all have entered it: each adds to its own page before, and none sees too little."""
     from epctl.ops.gin import gpu
 
-    shared = gpu._shared[world.domain]
+    shared = gpu._shared[world.comm]
     begin = time.perf_counter()
     for _ in range(BARRIERS):
         shared.gin.barrier()
     settle(world)
     taken = (time.perf_counter() - begin) / BARRIERS * 1e6
-    world.domain.check()
+    world.comm.check()
     tell(kind="barrier", us=taken, contexts=shared.gin.num_contexts, connections=shared.gin.num_connections)
     delayed(world, shared.gin)
 
@@ -168,14 +168,14 @@ def lonely(world: GpuWorld) -> None:
     from epctl.comm.gin import GinDomain
     from epctl.native.communicator import GinWish
 
-    gin = GinDomain(world.domain, GinWish(num_contexts=1, num_signals=1))
-    limits = world.domain.limits(1.0)
+    gin = GinDomain(world.comm, GinWish(num_contexts=1, num_signals=1))
+    limits = world.comm.limits(1.0)
     if world.rank == 0:
         where, image = gin._where, gin.image
         gin._kernels["epctl_gin_barrier"].launch(1, gin.stream(), where.pack(image, 1, limits))
     begin = time.perf_counter()
     settle(world)
-    told = world.domain.timeout()
+    told = world.comm.timeout()
     world.barrier()
     tell(kind="lonely", seconds=time.perf_counter() - begin, told="" if told is None else str(structs.replace(told)))
 

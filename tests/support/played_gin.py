@@ -82,7 +82,7 @@ class PlayedGin:
 
     num_contexts = 16
 
-    def __init__(self, domain: PlayedDomain, wish: object) -> None:  # noqa: ARG002
+    def __init__(self, domain: PlayedDomain, wish: object, static_gates: object = ()) -> None:  # noqa: ARG002
         self.domain = domain
         self.rank = domain._world.rank
         self.network = domain._network
@@ -148,5 +148,5 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Network:
 def join(world: ThreadWorld, network: Network) -> PlayedDomain:
     """Gives the world a domain."""
     domain = PlayedDomain(world, network)
-    world.domain = domain  # type: ignore[attr-defined]
+    world.comm = domain  # type: ignore[attr-defined]
     return domain

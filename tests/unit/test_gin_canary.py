@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epctl.core.errors import EpctlError
 from epctl.core.fact import Absent
 from epctl.core.snapshot.software import GinTrial
+from epctl.native import loopback_plugin
 from epctl.probes import gin_canary
-from epctl.probes.collectors import _gin_pair
+from epctl.probes.collectors import _gin_pair, active_gin
 from tests.support.probing import odd_document
 
 HEAD = """
@@ -155,6 +157,21 @@ def test_emulation_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv(_gin_pair.EMULATE, "2")
     (found,) = facts(lines(tmp_path, "start('proxy'); begin('proxy'); trial('proxy', 'ok', round_ns=1); end()"))
     assert found.emulated
+
+
+def test_nodes_are_played_only_when_that_is_said_in_so_many_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback_plugin, "obtain", lambda: Path("/plugin.so"))
+    for value in (None, "", "0", "1"):
+        environ = {"A": "b"} if value is None else {"A": "b", _gin_pair.EMULATE: value}
+        for one in active_gin.environments(environ, 2):
+            assert one["A"] == "b"
+            assert not {_gin_pair.EMULATE, "NCCL_HOSTID", "NCCL_RMA_PLUGIN"} & set(one)
+    first, second = active_gin.environments({_gin_pair.EMULATE: "2"}, 1)
+    assert first["NCCL_HOSTID"] != second["NCCL_HOSTID"]
+    assert first[_gin_pair.EMULATE] == second[_gin_pair.EMULATE] == "2"
+    for value in ("3", "yes", "-2"):
+        with pytest.raises(EpctlError, match=f"EPCTL_EMULATE_NODES={value}"):
+            active_gin.environments({_gin_pair.EMULATE: value}, 2)
 
 
 def test_what_was_found_before_the_collector_was_cut_counts() -> None:

@@ -13,6 +13,8 @@ from epctl.core.errors import EpctlError
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""
+Generator: TypeAlias = Any
+"""torch.Generator."""
 BALANCED, SKEW, TRACE, ONE_RANK = "balanced", "skew", "trace", "one-rank"
 MAX_SKEW = 8.0
 _FORMS = "balanced, skew:1.5 (the exponent), trace:FILE"
@@ -51,7 +53,7 @@ def selections(
     num_topk: int,
     num_experts: int,
     num_ranks: int,
-    generator: Any,
+    generator: Generator,
     *,
     first: int = 0,
 ) -> Tensor:

@@ -11,7 +11,7 @@ ENOUGH_TOKENS = 32
 
 
 class EpOp:
-    """See Op, and Stressed, of epctl.core.op."""
+    """See Op, Stressed and Explains of epctl.core.op."""
 
     name = "ep"
     summary = "expert-parallel dispatch and combine over NVLink"
@@ -28,6 +28,12 @@ class EpOp:
     def stress_cases(self, layout: Layout, seed: int, tier: Tier, count: int) -> tuple[Case, ...]:
         """See Stressed."""
         return sweep.stress_cases(layout, seed, tier, count)
+
+    def absence(self, layout: Layout) -> str:
+        """See Explains."""
+        if layout.scale_out == 1:
+            return ""
+        return "its ranks lie in several load/store domains, and this version has no expert-parallel kernels over GIN"
 
     def corruptions(self, case: Case) -> tuple[Corruption, ...]:
         """Bytes where every rank sends something to each; signals where kernels wait for them."""

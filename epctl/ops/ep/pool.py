@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -55,6 +57,16 @@ class Pool:
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
         self._buffers: dict[Key, EPBuffer] = {}
+        self._broken = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around calls: an error in the middle of them leaves the buffer in a state that no other case may meet."""
+        try:
+            yield
+        except Exception:
+            self._broken = True
+            raise
 
     def get(self, key: Key) -> EPBuffer:
         """The buffer of that key; others that were not used for longest are given back when they need too much. Collective."""
@@ -81,10 +93,11 @@ class Pool:
         return found
 
     def heal(self, world: World) -> bool:
-        """After a wait that gave up on some rank, counters of the ranks differ: all buffers are given back, and kernels wait again.
-        Collective; True when that was so."""
-        mine = b"1" if self._domain.timeout() is not None else b""
-        if not any(self._domain.control.all_gather("whether a wait gave up", mine)):
+        """After a wait that gave up on some rank, or an error between calls, counters of the ranks differ: all buffers are given back,
+        and kernels wait again. Collective; True when that was so."""
+        mine = b"1" if self._broken or self._domain.timeout() is not None else b""
+        self._broken = False
+        if not any(self._domain.control.all_gather("whether buffers are well", mine)):
             return False
         world.torch.cuda.synchronize(self._domain.device_idx)
         for one in self._buffers.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, TypeAlias
 
 from msgspec import structs
@@ -24,14 +25,14 @@ NUM_SETS = 4
 GRAPH_SETS = 16
 
 
-class _Repeated:
+class _Repeated(ABC):
     """What the kinds share."""
 
     def __init__(self, case: Case, world: World, num_buffers: int, num_sets: int) -> None:
         self._world, self._options = world, options_of(case)
         options = self._options
         self._guard = Guard(world)
-        pool = pool_of(world)
+        self._pool = pool = pool_of(world)
         keys = [
             key_for(options.capacity, options.hidden, options.topk, every_row=options.every_row, number=number)
             for number in range(num_buffers)
@@ -43,6 +44,14 @@ class _Repeated:
             for number in range(num_sets)
         ]
         world.torch.cuda.synchronize(world.device)
+
+    def run(self) -> None:
+        """All calls."""
+        with self._pool.watched():
+            self._go()
+
+    @abstractmethod
+    def _go(self) -> None: ...
 
     def corrupt(self, kind: Corruption) -> None:
         raise ValueError(kind)
@@ -71,7 +80,7 @@ class Burst(_Repeated):
         )
         self._got: list[tuple[int, Got]] = []
 
-    def run(self) -> None:
+    def _go(self) -> None:
         cuda = self._world.torch.cuda
         self._got = []
         current = cuda.current_stream(self._world.device)
@@ -160,7 +169,7 @@ class Graph(_Repeated):
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._out = self._step()
 
-    def run(self) -> None:
+    def _go(self) -> None:
         if self._graph is None:
             self._capture()
         self._bad.fill_(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ from epctl.ops.ep.contenders import Arrivals, Work
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""
+WAIT_S = 120.0
+"""For a collective, its first one included, which connects the ranks."""
 _groups: dict[int, Any] = {}
 """By the identity of the world's own group: a process has one world, and the group ends with it."""
 
@@ -28,7 +31,7 @@ def nccl_group(world: World) -> Any:  # noqa: ANN401 - ProcessGroup
         )
     key = id(world.group)
     if key not in _groups:
-        _groups[key] = dist.new_group(backend="nccl")
+        _groups[key] = dist.new_group(backend="nccl", timeout=timedelta(seconds=WAIT_S))
     return _groups[key]
 
 

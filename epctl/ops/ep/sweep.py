@@ -31,6 +31,8 @@ from epctl.ops.ep.options import (
 
 WAYS = (STREAM, ASYNC, DEFERRED, ASYNC_DEFERRED)
 TOKENS = ((64,), (77, 61), (1, 90), (0, 53), (128, 0, 30))
+MANY = 300
+"""num_max_tokens_per_rank of calls that go the way of many tokens (more than SMALL_TOKENS), however many there are."""
 GATES = ("balanced", "skew:1.2", "one-rank")
 MASKED = (0, 30, 0, 90)
 LOCAL_EXPERTS = 8
@@ -84,15 +86,16 @@ def _functional(found: list[Options]) -> list[Options]:
 def _first() -> Iterator[Options]:
     """What damage is tried on: plain rows, then every output that there is."""
     yield Options(experts=LOCAL_EXPERTS)
+    yield Options(experts=LOCAL_EXPERTS, most=MANY)
     yield Options(experts=LOCAL_EXPERTS, dtype=FP8, expand=True, alignment=16)
 
 
 def _modes() -> Iterator[Options]:
-    """Layout × alignment × dtype × biases × way of the call × host wait: all of them. The rest goes through its values meanwhile, in
-    steps that have no factor in common with those, so that each value meets each mode."""
+    """Layout × alignment × dtype × biases × way of the call × kernels for few and for many tokens: all of them. The rest goes through
+    its values meanwhile, in steps that have no factor in common with those, so that each value meets each mode."""
     turns = itertools.count()
-    products = itertools.product((False, True), (1, 128), DTYPES, (0, 1, 2), WAYS, (True, False))
-    for expand, alignment, dtype, biases, way, sync in products:
+    products = itertools.product((False, True), (1, 128), DTYPES, (0, 1, 2), WAYS, (0, MANY))
+    for expand, alignment, dtype, biases, way, most in products:
         turn = next(turns)
         mixed = (turn * 7 + turn // 5) % 9973
         gate = GATES[mixed % 3]
@@ -106,8 +109,9 @@ def _modes() -> Iterator[Options]:
             dtype=dtype,
             biases=biases,
             way=way,
-            sync=sync,
+            sync=mixed // 6 % 2 == 0,
             tokens=TOKENS[mixed % 5],
+            most=most,
             gate=gate,
             masked=MASKED[mixed % 4],
             wide=mixed % 7 < 4,
@@ -153,14 +157,16 @@ def _repeated() -> Iterator[Options]:
     decode = Options(experts=128, topk=8, hidden=7168, tokens=(128,), sync=False)
     for one in (
         structs.replace(base, tokens=(64, 50)),
+        structs.replace(base, tokens=(64, 50), most=MANY),
         structs.replace(decode, tokens=(128, 1)),
         structs.replace(base, expand=True, alignment=8),
     ):
         yield structs.replace(one, kind=BURST, repeats=CALLS)
     yield structs.replace(base, kind=BURST, repeats=CALLS, tokens=(600, 64), masked=30, dtype=FP8, way=ASYNC)
-    for one in (base, structs.replace(decode, dtype=FP8)):
+    for one in (base, structs.replace(base, most=MANY), structs.replace(decode, dtype=FP8)):
         yield structs.replace(one, kind=PAIR, repeats=CALLS, sms=DECODE_SMS)
     yield structs.replace(base, kind=GRAPH, repeats=REPLAYS, masked=20)
+    yield structs.replace(base, kind=GRAPH, repeats=REPLAYS, tokens=(90, 120), most=MANY)
     yield structs.replace(decode, kind=GRAPH, repeats=REPLAYS)
     yield structs.replace(decode, kind=GRAPH, repeats=REPLAYS, tokens=(128, 0, 17), gate="skew:1")
 
@@ -193,7 +199,7 @@ def _random(rng: random.Random, num_ranks: int) -> Options:
     return Options(
         kind=EXCHANGE,
         tokens=tokens,
-        most=max(*tokens, 1) + rng.choice((0, 0, 1, 17)),
+        most=max(*tokens, 1) + rng.choice((0, 0, 1, 17, MANY)),
         hidden=rng.choice(STRESS_HIDDEN[:3] if every_row else STRESS_HIDDEN),
         topk=topk,
         experts=local * num_ranks,

@@ -22,11 +22,11 @@ def arrived(got: Arrivals, work: Work, *, exact: bool) -> list[Difference]:
     found += found or same("sources", got.sources.long()[order][:, None], sources[:, None])
     if found:
         return found
+    theirs, ours = _rows(got.placed, order), _rows(wanted.metadata[:, 2:] if work.options.expand else None, None)
     if exact:
         found += same("order of rows", got.sources.long()[:, None], sources[:, None])
         found += same("topk_idx", got.topk_idx, wanted.topk_idx)
-        found += same("weights", got.weights, wanted.weights)
-    theirs, ours = _rows(got.placed, order), _rows(wanted.metadata[:, 2:] if work.options.expand else None, None)
+        found += same("weights", _taken(got.weights, theirs), _taken(wanted.weights, ours))
     for what, mine, expected in (("x", got.x, wanted.x), ("scales", got.scales, wanted.scales)):
         if mine is not None and expected is not None:
             found += same(what, _taken(mine, theirs if theirs is not None else order), _taken(expected, ours))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from epctl.core.op import Case, Corruption, Hardware, Layout, Limit, Request, Running, Tier, Traffic, World
+from epctl.core.op_extras import Opinion
 from epctl.ops.gin import cases
 
 
@@ -26,6 +27,15 @@ class GinOp:
         from epctl.ops.gin import absence
 
         return absence.told(layout)
+
+    def second_opinions(self, layout: Layout) -> tuple[Opinion, ...]:
+        """ib_write_bw of perftest between the ports of this node, where GIN used them."""
+        if layout.tier == "cpu" or layout.emulated or not layout.gin_type:
+            return ()
+        from epctl.ops.gin import perftest
+        from epctl.probes import load
+
+        return perftest.second_opinions(load.live(active=False))
 
     def corruptions(self, case: Case) -> tuple[Corruption, ...]:
         """Gets have no signals, signals no bytes."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from epctl.comm.domain import Domain
+from epctl.comm.domain import Domain, of_world
 from epctl.comm.gin import GinDomain
 from epctl.core.errors import EpctlError
-from epctl.core.op import Case, Corruption, Outcome, Running, World
+from epctl.core.op import Case, Corruption, Outcome, Running, Told, World
+from epctl.core.views.gates import Gate
 from epctl.native.communicator import GinWish
 from epctl.native.gin_args import GinArgs, GinFlag
 from epctl.native.peers import Limits
@@ -38,8 +39,8 @@ class Counter:
 class Shared:
     """GIN of a domain, and its signals: those with another number of contexts, or that add, are others."""
 
-    def __init__(self, domain: Domain) -> None:
-        self.gin = GinDomain(domain, GinWish(num_contexts=cases.MAX_CONTEXTS, num_signals=NUM_SIGNALS))
+    def __init__(self, domain: Domain, node_gates: tuple[Gate, ...]) -> None:
+        self.gin = GinDomain(domain, GinWish(num_contexts=cases.MAX_CONTEXTS, num_signals=NUM_SIGNALS), node_gates)
         self._counters: dict[tuple[int, bool], Counter] = {}
 
     def counter(self, contexts: int, *, adds: bool) -> Counter:
@@ -53,11 +54,9 @@ _shared: dict[Domain, Shared] = {}
 
 def make(case: Case, world: World) -> Running:
     """The case on this rank. Raises EpctlError with exit code 4, gate by gate, where there is no GIN."""
-    domain = getattr(world, "domain", None)
-    if not isinstance(domain, Domain):
-        raise EpctlError("this world has no NCCL communicator", "GIN is a part of NCCL", "run on GPUs", exit_code=4)
+    domain = of_world(world)
     if domain not in _shared:
-        _shared[domain] = Shared(domain)
+        _shared[domain] = Shared(domain, getattr(world, "gin_gates", ()))
     return _Gin(case, world, _shared[domain])
 
 
@@ -183,6 +182,10 @@ class _Gin:
     def carried_by(self) -> tuple[str, ...]:
         """The adapters of this rank's node that sent its messages, by the ports' counters; none over the loopback plugin."""
         return carriers.carried(self._counters, carriers.read(), self._sent_bytes)
+
+    def told(self) -> Told:
+        """After the samples."""
+        return Told(carried_by=self.carried_by())
 
     def close(self) -> None:
         self._gin.domain.release(self._memory)

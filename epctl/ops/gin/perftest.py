@@ -11,10 +11,9 @@ import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from msgspec import Struct
-
 from epctl.core.context import Context
 from epctl.core.fact import Absent, Unreadable, value_or
+from epctl.core.op_extras import Opinion
 from epctl.core.snapshot import Snapshot
 from epctl.core.views import nics
 from epctl.core.views.nics import Nic
@@ -26,6 +25,8 @@ MESSAGE_BYTES = 1 << 20
 NUM_ITERATIONS = 2000
 """2 GiB: 42 ms at 400 Gb/s."""
 LIMIT_S = 20.0
+BUDGET_S = 30.0
+"""Of all pairs: with the last run's own limit, less than the minute that other ranks wait."""
 SERVER_S = 0.5
 """The server listens after that."""
 MTU_BYTES = 4096
@@ -39,27 +40,9 @@ _UNITS_GBPS = {"Gb/sec": 1.0, "MB/sec": 8 * 2**20 / 1e9, "MiB/sec": 8 * 2**20 / 
 """perftest counts 2^20 bytes as a MB, whatever it calls them."""
 
 
-class Opinion(Struct, frozen=True):
-    """Rates between two ports, one way, in Gb/s."""
-
-    server: str
-    client: str
-    nominal_gbps: float
-    """Of the slower port."""
-    usable_gbps: float
-    """Without packet headers, at the port's MTU."""
-    measured_gbps: float | None
-    """None when the tool did not come to an end."""
-    problem: str = ""
-
-    def __str__(self) -> str:
-        """mlx5_0 → mlx5_1: nominal 400, usable 392.1, ib_write_bw 391.0 Gb/s"""
-        measured = self.problem if self.measured_gbps is None else f"{TOOL} {self.measured_gbps:.1f} Gb/s"
-        return f"{self.client} → {self.server}: nominal {self.nominal_gbps:g}, usable {self.usable_gbps:.1f} Gb/s, {measured}"
-
-
-def second_opinion(node: Snapshot) -> tuple[Opinion, ...]:
-    """Each active port of the fabric to the next one; () where the tool or a second port is missing."""
+def second_opinions(node: Snapshot, budget_s: float = BUDGET_S) -> tuple[Opinion, ...]:
+    """Each active port of the fabric to the next one; () where the tool or a second port is missing. No run is begun after `budget_s`,
+    which is told."""
     tool = shutil.which(TOOL)
     try:
         found = [nic for nic in nics.fabric(Context(node)) if nic.active and not nic.is_efa]
@@ -68,7 +51,14 @@ def second_opinion(node: Snapshot) -> tuple[Opinion, ...]:
     if tool is None or len(found) < 2:
         return ()
     pairs = list(zip(found, [*found[1:], found[0]], strict=True))
-    return tuple(measure(tool, server, client, node) for server, client in (pairs if len(found) > 2 else pairs[:1]))
+    deadline = time.monotonic() + budget_s
+    opinions = []
+    for server, client in pairs if len(found) > 2 else pairs[:1]:
+        if time.monotonic() < deadline:
+            opinions.append(measure(tool, server, client, node))
+        else:
+            opinions.append(_opinion(server, client, node, None, f"not measured: {budget_s:g} s were over"))
+    return tuple(opinions)
 
 
 def measure(tool: str, server: Nic, client: Nic, node: Snapshot, limit_s: float = LIMIT_S) -> Opinion:
@@ -87,13 +77,17 @@ def measure(tool: str, server: Nic, client: Nic, node: Snapshot, limit_s: float 
 
 def opinion(server: Nic, client: Nic, node: Snapshot, sent: Finished, serving: Future[Finished]) -> Opinion:
     """What the client printed, beside what the ports should do."""
-    nominal = min(value_or(nics.nominal_gbps(nic, node), 0.0) for nic in (server, client))
-    share = min(usable_share(nic) for nic in (server, client))
     measured = parse(sent.stdout.decode("utf-8", "replace"))
     problem = ""
     if measured is None:
         problem = _problem(sent) or _problem(serving.result()) or f"{TOOL} printed no rate"
-    return Opinion(server.label, client.label, nominal, nominal * share, measured, problem)
+    return _opinion(server, client, node, measured, problem)
+
+
+def _opinion(server: Nic, client: Nic, node: Snapshot, measured: float | None, problem: str) -> Opinion:
+    nominal = min(value_or(nics.nominal_gbps(nic, node), 0.0) for nic in (server, client))
+    share = min(usable_share(nic) for nic in (server, client))
+    return Opinion(TOOL, f"{client.label} → {server.label}", nominal, nominal * share, measured, problem)
 
 
 def _problem(done: Finished) -> str:

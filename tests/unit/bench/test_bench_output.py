@@ -8,7 +8,8 @@ from epctl.bench.record import SCHEMA, Record, Row
 from epctl.bench.statistics import Rule
 from epctl.bench.verdict import Verdict
 from epctl.commands import bench_output, selftest_output
-from epctl.core.op import Limit, Request, Traffic
+from epctl.core.op import Limit, Request, Told, Traffic
+from epctl.core.op_extras import Opinion
 from epctl.ops.link import cases
 from tests.support.worlds import layout
 
@@ -65,12 +66,31 @@ def test_a_failure_is_told_below_in_80_columns_and_cannot_steer() -> None:
 def test_the_end_counts_and_warns() -> None:
     text = bench_output.closing(record(ROW, SLOW, FAILED))
     assert "3 cases: 1 at-limit, 1 slower, 1 failed" in text
-    assert "~ the 95 % interval" in text
+    assert "~ the median's 95 % interval" in text
     assert "limit: bulk-write, both ways 362 GB/s (2 x H200)" in text
     assert "warning: rank 0's clocks are held down after timing: power cap" in text
     assert "warning: link slow-one is slower: 1.30 x the predicted time" in text
     assert "INCOMPLETE" not in text
     assert "INCOMPLETE" in bench_output.closing(record(ROW, complete=False))
+
+
+def test_the_network_says_who_carried_what_and_what_others_measure() -> None:
+    told = (Told(carried_by=("mlx5_0",)), Told(carried_by=("mlx5_1", "mlx5_2")), Told())
+    moved = Row("gin", "put/8", {}, ok=True, verdict=Verdict("unrated"), traffic=Traffic(rdma_out_bytes=8), told=told)
+    silent = structs.replace(moved, told=(Told(), Told()))
+    opinion = Opinion("ib_write_bw", "mlx5_0 → mlx5_1", 400.0, 392.13, 391.0)
+    whole = structs.replace(record(moved, moved, silent), opinions=(opinion,), absent={"ep": "no \x1b[2Jway"})
+    text = bench_output.closing(whole)
+    assert "gin: sent by rank 0 over mlx5_0, rank 1 over mlx5_1 and mlx5_2 (2 cases;" in text
+    assert "gin: no port's counter tells who carried 1 of the rows" in text
+    assert "second opinion: mlx5_0 → mlx5_1: nominal 400, usable 392.1, ib_write_bw" in text
+    assert "not run: ep: no " in text
+    assert "call " not in text  # who carried it makes no table of calls
+    assert "\x1b" not in text
+    assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith(("limit", "warning")))
+    emulated = structs.replace(whole, layout=structs.replace(whole.layout, emulated=True), rows=(silent,))
+    assert "counter" not in bench_output.closing(emulated)  # no port carries what is played
+    assert "mlx5_0 mlx5_1 mlx5_2" in bench_output.csv_text(whole)
 
 
 def test_ops_head_their_rows() -> None:

@@ -150,5 +150,7 @@ def test_patterns_select_and_a_pattern_that_fits_nothing_is_an_error() -> None:
     assert names == {"add/64": ["add/64"], "*2": ["add/192"]}
     with pytest.raises(EpctlError, match="'nothing' fits no case"):
         selftest.select_all((op,), found, ("add/64", "nothing"))
-    with pytest.raises(EpctlError, match="nothing to run"):
-        selftest.select_all((op,), {"toy": ()}, ())
+    for patterns in ((), ("add/64",)):
+        with pytest.raises(EpctlError, match="nothing to run for toy") as caught:
+            selftest.select_all((op,), {"toy": ()}, patterns, {"toy": "a gate is closed"})
+        assert (caught.value.why, caught.value.exit_code) == ("toy: a gate is closed", 4)

@@ -205,4 +205,19 @@ def test_arranged_flows_keep_their_units_and_pad_at_most_as_much(flows: list[tup
             if number >= 0:
                 units[number] += matrix.weight
     assert units == Counter({i: flow[1] for i, flow in enumerate(flows)})
-    assert len(order) <= 2 * sum(number >= 0 for number in order)
+    blocks = 8 * sum(len(matrix.firsts) for matrix in matrices)
+    assert len(order) <= 2 * sum(number >= 0 for number in order) + blocks
+
+
+@given(st.integers(1, 85), st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9), st.integers(0, 255)), max_size=300))
+def test_links_are_counted_for_every_number_of_links(num_links: int, flows: list[tuple[int, int, int]]) -> None:
+    firsts = range(0, 6 * num_links, num_links)
+    matrices, order = arranged(((leaf, units, i) for i, (leaf, units, _) in enumerate(flows)), firsts)
+    chosen = bytes([flows[number][2] if number >= 0 else 255 for number in order])
+    loads = [0] * (6 * num_links)
+    for matrix in matrices:
+        matrix.add(chosen, num_links, loads)
+    expected = [0] * (6 * num_links)
+    for leaf, units, choice in flows:
+        expected[leaf * num_links + choice % num_links] += units
+    assert loads == expected

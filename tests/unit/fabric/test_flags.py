@@ -12,7 +12,7 @@ from epctl.fabric.flags import FIELDS, MAX_FILE_BYTES, parsed, variant, with_fil
 from epctl.fabric.lengths import lengths_of
 from epctl.fabric.models import model_named
 from epctl.fabric.placement import expert_owners, roles
-from epctl.fabric.request import Request, settle
+from epctl.fabric.request import Request, changed, settle
 from epctl.fabric.simulate import simulate
 from epctl.fabric.topology import Shape
 from epctl.model.refusal import RefusalError
@@ -126,6 +126,18 @@ def test_a_graph_without_a_way_is_refused_when_it_is_needed() -> None:
         (GRAPH.replace("lanes = 2", "lanes = 1.5"), "file_invalid"),
         (GRAPH.replace('name = "b"', 'name = "a"'), "topology_invalid"),
         (GRAPH.replace("[1, 3]", "[1, 4]"), "topology_invalid"),
+        (
+            GRAPH.replace("nodes = 2", "nodes = -2").replace("gpus_per_node = 2", "gpus_per_node = -2"),
+            "topology_invalid",
+        ),
+        (GRAPH.replace("nodes = 2", "nodes = 0"), "topology_invalid"),
+        (
+            "\n".join([GRAPH, *(f'[[link]]\nleaf = "a"\nspine = "s{i}"\nlanes = 65536' for i in range(40))]),
+            "topology_invalid",
+        ),
+        ("spines = 7\n" + GRAPH, "file_invalid"),
+        ("", "file_invalid"),
+        ("# nothing", "file_invalid"),
         ("nodes = ", "file_invalid"),
         ("nodes = 4\nnodes = 5", "file_invalid"),
         ("leaves = 3", "file_invalid"),
@@ -133,7 +145,7 @@ def test_a_graph_without_a_way_is_refused_when_it_is_needed() -> None:
         ("a = " + "[" * 100_000, "file_invalid"),
         ("#" * (10 << 20), "file_invalid"),
     ],
-    ids=["duplicate", "leaf as spine", "spine as leaf", "lanes", "leaf twice", "GPU", *"abcdef"],
+    ids=["duplicate", "leaf as spine", "spine as leaf", "lanes", "leaf twice", "GPU", *"abcdefghijkl"],
 )
 def test_bad_files_are_refused_in_words(text: str, code: str) -> None:
     with pytest.raises(RefusalError) as refused:
@@ -181,6 +193,8 @@ def test_any_bytes_are_a_file_or_a_refusal(raw: bytes) -> None:
         (Request(hidden=0), "value_invalid"),
         (Request(redraw="all"), "value_invalid"),
         (Request(together=("x",)), "value_invalid"),
+        (Request(batch=1 << 22), "too_much"),
+        (Request(lengths="4194304", batch=1000), "too_much"),
     ],
 )
 def test_requests_that_cannot_be_are_refused(request_: Request, code: str) -> None:
@@ -192,6 +206,35 @@ def test_a_refusal_of_experts_names_a_number_that_can_be_placed() -> None:
         settle(Request(experts=250))
     told = int(refused.value.todo.split()[2].rstrip(","))
     assert len(expert_owners(roles("unified", 4).decode, 8, told)) == told == 256
+
+
+def test_work_is_bounded_in_the_phases_that_are_asked_for() -> None:
+    with pytest.raises(RefusalError, match="prefill has 343932928 tokens"):
+        settle(Request(batch=1 << 22))
+    assert settle(Request(batch=1 << 22, phases=("decode",))).batch == 1 << 22
+    assert settle(Request(batch=1 << 22, layout="pd", traffic=("kv",))).kinds == (("kv", "kv"),)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_a_refusal_of_an_empty_value_proposes_one_that_is_taken(field: str, text: str) -> None:
+    try:
+        parsed(field, text)
+    except RefusalError as refused:
+        flag, value = refused.todo.removeprefix("give ").split()
+        assert flag.startswith("--")
+        assert parsed(field, value)
+    else:
+        assert text == ","  # a word as any other
+
+
+@pytest.mark.parametrize("field", ["nodes", "gpus_per_node", "spines", "planes"])
+@pytest.mark.parametrize("value", [0, -1, 1 << 20])
+def test_a_refusal_of_a_count_proposes_one_that_is_taken(field: str, value: int) -> None:
+    with pytest.raises(RefusalError) as refused:
+        settle(changed(Request(), **{field: value}))
+    proposed = int(refused.value.todo.split()[-1])
+    settle(changed(Request(), **{field: proposed}))
 
 
 def test_lengths() -> None:

@@ -55,6 +55,16 @@ def test_local_memory_is_refused_with_the_name_of_the_kernel(options: dict[str, 
     assert caught.value.exit_code == 1
 
 
+def test_a_stack_that_is_allowed_is_allowed_up_to_its_bytes() -> None:
+    for options in ({"frame": 136, "stores": 4, "loads": 4}, {"rest": ", 136 bytes cumulative stack size"}):
+        ptxas.check(report(**options), ("one", "two"), "it", 136)  # type: ignore[arg-type]
+        with pytest.raises(EpctlError) as caught:
+            ptxas.check(report(**options), ("one", "two"), "it", 135)  # type: ignore[arg-type]
+        assert "135 bytes are allowed" in caught.value.why
+    with pytest.raises(EpctlError):
+        ptxas.check(report(rest=", 200 bytes lmem"), ("one", "two"), "it", 136)
+
+
 def test_a_function_that_is_called_counts_as_well() -> None:
     text = REPORT.format(frame=0, stores=0, loads=0, rest="").replace(
         "helperv\n    0 bytes stack", "helperv\n    8 bytes stack"

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
+from epctl.commands import bench_network
 from epctl.core.context import Context
+from epctl.core.op_extras import Opinion
 from epctl.core.snapshot import Snapshot
 from epctl.core.views import nics
 from epctl.ops.gin import carriers, perftest
-from epctl.ops.gin.perftest import Opinion
 from tests.support.nodes import edit, efa_node, ib_node, laptop, roce_node
 
 IB, ROCE = ib_node(), roce_node()
@@ -81,7 +83,7 @@ def test_nominal_usable_and_measured_side_by_side(tmp_path: Path) -> None:
     tool = fake(tmp_path, f"print({TABLE.format(unit='Gb/sec', rate='391.0')!r})")
     found = perftest.measure(tool, *two(IB), IB)
     assert (found.nominal_gbps, found.measured_gbps, found.problem) == (400.0, 391.0, "")
-    assert str(found) == "mlx5_1 → mlx5_0: nominal 400, usable 397.5 Gb/s, ib_write_bw 391.0 Gb/s"
+    assert bench_network.opinion(found) == "mlx5_1 → mlx5_0: nominal 400, usable 397.5, ib_write_bw 391.0 Gb/s"
 
 
 @pytest.mark.parametrize(
@@ -102,20 +104,25 @@ def test_a_tool_that_fails_or_hangs_is_told_in_time(
     assert time.monotonic() - begin < 8
     assert found.measured_gbps is None
     assert problem in found.problem
-    assert found.problem in str(found)
+    assert found.problem in bench_network.opinion(found)
 
 
 def test_every_port_is_measured_once_where_the_tool_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = fake(tmp_path, f"print({TABLE.format(unit='Gb/sec', rate='9')!r})")
     monkeypatch.setattr("shutil.which", lambda _: tool)
     monkeypatch.setattr(perftest, "SERVER_S", 0.02)
-    found = perftest.second_opinion(IB)
-    assert [one.server for one in found] == [nic.label for nic in nics.fabric(Context(IB)) if nic.active]
+    found = perftest.second_opinions(IB)
+    labels = [nic.label for nic in nics.fabric(Context(IB)) if nic.active]
+    assert [one.link for one in found] == [
+        f"{to} → {at}" for at, to in zip(labels, labels[1:] + labels[:1], strict=True)
+    ]
     assert {one.measured_gbps for one in found} == {9.0}
-    assert len({(one.server, one.client) for one in found}) == len(found)
-    assert perftest.second_opinion(laptop()) == perftest.second_opinion(efa_node()) == ()
+    late = perftest.second_opinions(IB, budget_s=0.0)
+    assert {one.measured_gbps for one in late} == {None}
+    assert all("0 s were over" in one.problem for one in late)
+    assert perftest.second_opinions(laptop()) == perftest.second_opinions(efa_node()) == ()
     monkeypatch.setattr("shutil.which", lambda _: None)
-    assert perftest.second_opinion(IB) == ()
+    assert perftest.second_opinions(IB) == ()
 
 
 def test_the_busy_port_carried_it(tmp_path: Path) -> None:
@@ -138,4 +145,7 @@ def test_the_busy_port_carried_it(tmp_path: Path) -> None:
 
 
 def test_an_opinion_reads_well() -> None:
-    assert "no rate" in str(Opinion("a", "b", 400.0, 397.0, None, "ib_write_bw printed no rate"))
+    whole = Opinion("ib_write_bw", "a → b", 400.0, 392.13, 391.0)
+    assert bench_network.opinion(whole) == "a → b: nominal 400, usable 392.1, ib_write_bw 391.0 Gb/s"
+    failed = structs.replace(whole, measured_gbps=None, problem="ib_write_bw printed no rate")
+    assert bench_network.opinion(failed) == "a → b: nominal 400, usable 392.1 Gb/s; ib_write_bw printed no rate"

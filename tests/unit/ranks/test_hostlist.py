@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epctl.core.hostlist import MAX_HOSTS, counts, hosts
+from epctl.core.hostlist import MAX_HOSTS, collapse, counts, hosts
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,22 @@ def test_hosts_keep_order_and_zeros_in_front(text: str, expected: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a[", "a]", "a[1-]", "a[3-1]", "a[x]", "a[[1]]", "a[]", "a[1-99999999]", "n[1-999][1-999]", ","]
+    "text",
+    [
+        "",
+        "a[",
+        "a]",
+        "a[1-]",
+        "a[3-1]",
+        "a[x]",
+        "a[[1]]",
+        "a[]",
+        "a[1-99999999]",
+        "n[1-999][1-999]",
+        ",",
+        "a b",
+        f"n[{9 * '1-60000,'}7]",
+    ],
 )
 def test_what_is_no_list_of_hosts_is_refused_with_a_reason(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
@@ -58,3 +73,34 @@ def test_counts_a_node_are_repeated(text: str, expected: tuple[int, ...]) -> Non
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         counts(text)
+
+
+names = st.from_regex(r"[a-z]{1,4}-?[0-9]{0,3}", fullmatch=True)
+
+
+@settings(max_examples=200)
+@given(st.lists(names, unique=True, min_size=1, max_size=30))
+def test_host_lists_come_back(listed: list[str]) -> None:
+    assert sorted(hosts(collapse(listed))) == sorted(listed)
+
+
+@pytest.mark.parametrize(
+    ("listed", "short"),
+    [
+        (["n01", "n02", "n10"], "n[01-02,10]"),
+        (["n1", "n2", "n10"], "n[1-2,10]"),
+        (["a", "n7"], "a,n7"),
+        (["r1-n1", "r1-n2", "r2-n1"], "r1-n[1-2],r2-n1"),
+        ([], ""),
+    ],
+)
+def test_host_lists_are_short(listed: list[str], short: str) -> None:
+    assert collapse(listed) == short
+
+
+def test_the_number_of_hosts_is_bounded_before_they_are_listed() -> None:
+    assert len(hosts("n[1-5],m", most=6)) == 6
+    with pytest.raises(ValueError, match="more than 5 hosts"):
+        hosts("n[1-5],m", most=5)
+    with pytest.raises(ValueError, match="more than 65,536 hosts"):
+        hosts("n[1-1000][1-1000][1-1000][1-1000]")

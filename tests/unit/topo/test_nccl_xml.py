@@ -239,3 +239,15 @@ def test_mistakes_in_the_map_are_told(maps: tuple[str, ...]) -> None:
     with pytest.raises(EpctlError) as told:
         guest_file(dump(), mapping_of(maps))
     assert MISTAKES[maps] in str(told.value)
+
+
+def test_a_count_of_nvlinks_that_no_gpu_has_is_left_out_and_told() -> None:
+    links = '<nvlink target="ffff:ff:ff.f" count="{}" tclass="0x068000"/>'
+    raw = (
+        '<system version="1"><cpu numaid="0">'
+        f'<pci busid="0000:01:00.0" class="0x030200"><gpu dev="0" sm="90">{links.format(999999)}</gpu></pci>'
+        f'<pci busid="0000:02:00.0" class="0x030200"><gpu dev="1" sm="90">{links.format(18)}</gpu></pci></cpu></system>'
+    )
+    graph = gather([Input("f.xml", parse(raw.encode(), "f.xml"))])
+    assert [(edge.a, edge.num_links) for edge in graph.edges if edge.kind == "nvlink"] == [("f/gpu1", 18)]
+    assert any("GPU 0 999999 NVLinks" in finding.text for finding in graph.findings)
