@@ -122,6 +122,11 @@ class Domain:
         """The wait that has given up, if any. After one, no kernel of this rank waits any more."""
         return waits.read(ctypes.string_at(self._record.data_ptr(), waits.RECORD_BYTES))
 
+    def clear(self) -> None:
+        """Forgets the wait that gave up, so that kernels wait again. All ranks have ended what they did, and what the kernels counted
+        together is made anew."""
+        self._record.zero_()
+
     def check(self) -> None:
         """Raises EpctlError when a wait has given up. Call it after the stream has been waited for."""
         told = self.timeout()

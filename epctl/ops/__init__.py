@@ -8,7 +8,7 @@ from importlib import import_module
 from epctl.core.errors import EpctlError
 from epctl.core.op import Op
 
-OPS = {"link": "epctl.ops.link", "gin": "epctl.ops.gin", "ep": "epctl.ops.ep.op"}
+OPS = {"link": "epctl.ops.link", "gin": "epctl.ops.gin", "ep": "epctl.ops.ep.trial.op"}
 """Name → module."""
 
 

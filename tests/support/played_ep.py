@@ -14,10 +14,11 @@ import pytest
 from msgspec import structs
 
 from epctl.core.op import Layout
-from epctl.ops.ep import exchange, guard, ours, reference, repeated
+from epctl.ops.ep import reference
 from epctl.ops.ep.events import EventOverlap
-from epctl.ops.ep.pool import Key
 from epctl.ops.ep.reference import Received, Returned, Sent, Setting
+from epctl.ops.ep.trial import exchange, guard, ours, repeated
+from epctl.ops.ep.trial.pool import Key
 from tests.support.worlds import Meeting, ThreadWorld, layout, torch_or_skip
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from epctl.bench.verdict import Verdict
 from epctl.commands import bench_calls
 from epctl.core.errors import EpctlError
 from epctl.core.op import Hardware, Layout, Request, Told, Traffic
-from epctl.ops.ep import cases, compare, figures, gates, sweep
-from epctl.ops.ep.op import OP
-from epctl.ops.ep.options import Options, case_of, name_of, options_of
+from epctl.ops.ep.trial import cases, compare, figures, gates, sweep
+from epctl.ops.ep.trial.op import OP
+from epctl.ops.ep.trial.options import Options, case_of, name_of, options_of
 from tests.support.worlds import layout, torch_or_skip
 
 TWO = layout(2, tier="gpu", gpu_name="NVIDIA H200", num_links_per_gpu=18, link_gbs=26.562)

@@ -12,11 +12,11 @@ from epctl.bench.selftest import Checked, Proof, Reproduction, Selftest
 from epctl.bench.together import Together
 from epctl.core.op import Case, Corruption, Outcome, Request
 from epctl.core.op import Told as OpTold
-from epctl.ops.ep import sweep
-from epctl.ops.ep.exchange import Exchange
-from epctl.ops.ep.op import EpOp
-from epctl.ops.ep.options import BURST, EXCHANGE, FP8, PAIR, Options, case_of
-from epctl.ops.ep.repeated import Graph
+from epctl.ops.ep.trial import sweep
+from epctl.ops.ep.trial.exchange import Exchange
+from epctl.ops.ep.trial.op import EpOp
+from epctl.ops.ep.trial.options import BURST, EXCHANGE, FP8, PAIR, Options, case_of
+from epctl.ops.ep.trial.repeated import Graph
 from tests.support import played_ep
 from tests.support.played_ep import Fault, PlayedWorld, damaged, on_ranks, swapped
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from epctl.core.errors import EpctlError
-from epctl.ops.ep import pool
-from epctl.ops.ep.pool import Key, Pool, domain_of, key_for
+from epctl.ops.ep.trial import pool
+from epctl.ops.ep.trial.pool import Key, Pool, domain_of, key_for
 
 
 class Buffer:

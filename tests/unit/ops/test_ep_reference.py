@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epctl.ops.ep import gates, reference
-from epctl.ops.ep.compare import same
-from epctl.ops.ep.inputs import Turn, sent_by, setting_of
-from epctl.ops.ep.loops import Arrived, come_home, place, sources_of, tokens_for
-from epctl.ops.ep.options import DTYPES, Options
+from epctl.ops.ep import reference
 from epctl.ops.ep.reference import Received, Returned, Sent, Setting
+from epctl.ops.ep.trial import gates
+from epctl.ops.ep.trial.compare import same
+from epctl.ops.ep.trial.inputs import Turn, sent_by, setting_of
+from epctl.ops.ep.trial.loops import Arrived, come_home, place, sources_of, tokens_for
+from epctl.ops.ep.trial.options import DTYPES, Options
 from tests.support.worlds import torch_or_skip
 
 
@@ -32,7 +33,7 @@ def by_loops(every: list[Sent], setting: Setting, rank: int) -> Received:
     """What the loops make of the inputs of all ranks."""
     import torch
 
-    from epctl.ops.ep.cpu import raw
+    from epctl.ops.ep.trial.cpu import raw
 
     chosen = [tokens_for(one.topk_idx.tolist(), setting, rank) for one in every]
 

@@ -7,15 +7,15 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from epctl.core.op import Case, Corruption, Outcome, World
-from epctl.ops.ep import compare
 from epctl.ops.ep.buffer import EPBuffer
-from epctl.ops.ep.compare import Difference, equal, same
-from epctl.ops.ep.damage import damaged_turn
-from epctl.ops.ep.guard import Guard
-from epctl.ops.ep.inputs import Turn, turn_of
 from epctl.ops.ep.layout import NUM_SLOTS
-from epctl.ops.ep.options import ASYNC, ASYNC_DEFERRED, COPYING, DEFERRED, IN_PLACE, Options, options_of
-from epctl.ops.ep.pool import key_for, pool_of
+from epctl.ops.ep.trial import compare
+from epctl.ops.ep.trial.compare import Difference, equal, same
+from epctl.ops.ep.trial.damage import damaged_turn
+from epctl.ops.ep.trial.guard import Guard
+from epctl.ops.ep.trial.inputs import Turn, turn_of
+from epctl.ops.ep.trial.options import ASYNC, ASYNC_DEFERRED, COPYING, DEFERRED, IN_PLACE, Options, options_of
+from epctl.ops.ep.trial.pool import key_for, pool_of
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

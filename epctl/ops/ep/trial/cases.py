@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from epctl.core.errors import EpctlError
 from epctl.core.op import Case, Layout, Request, Scalar
-from epctl.ops.ep import gates
 from epctl.ops.ep.arguments import HIDDEN_STEP, MAX_HIDDEN, MAX_TOKENS
-from epctl.ops.ep.options import BF16, FP8
+from epctl.ops.ep.trial import gates
+from epctl.ops.ep.trial.options import BF16, FP8
 
 DISPATCH, CACHED, COMBINE = "dispatch", "cached", "combine"
 STAGES = (DISPATCH, CACHED, COMBINE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from epctl.ops.ep.compare import Difference, equal, raw, same
-from epctl.ops.ep.contenders import Arrivals, Work
+from epctl.ops.ep.trial.compare import Difference, equal, raw, same
+from epctl.ops.ep.trial.contenders import Arrivals, Work
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

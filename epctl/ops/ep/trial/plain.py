@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from epctl.core.op import World
-from epctl.ops.ep.carried import exchanged
-from epctl.ops.ep.contenders import Arrivals, Work
-from epctl.ops.ep.cpu import raw
-from epctl.ops.ep.loops import Arrived, come_home, place, sources_of, tokens_for
+from epctl.ops.ep.trial.carried import exchanged
+from epctl.ops.ep.trial.contenders import Arrivals, Work
+from epctl.ops.ep.trial.cpu import raw
+from epctl.ops.ep.trial.loops import Arrived, come_home, place, sources_of, tokens_for
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

@@ -18,10 +18,10 @@ from epctl.model.refusal import RefusalError
 from epctl.model.rules import RULES
 from epctl.model.timing import stage_times
 from epctl.model.timing_types import Workload
-from epctl.ops.ep.cases import CACHED, COMBINE, COPYING, DISPATCH, EPCTL, STAGES
-from epctl.ops.ep.gates import BALANCED
-from epctl.ops.ep.options import BF16
 from epctl.ops.ep.sms import theoretical_num_sms
+from epctl.ops.ep.trial.cases import CACHED, COMBINE, COPYING, DISPATCH, EPCTL, STAGES
+from epctl.ops.ep.trial.gates import BALANCED
+from epctl.ops.ep.trial.options import BF16
 from epctl.ops.link import cases as link_cases
 from epctl.ops.link import limits as link_limits
 

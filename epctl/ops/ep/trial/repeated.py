@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from epctl.core.op import Case, Corruption, Outcome, World
-from epctl.ops.ep import compare
 from epctl.ops.ep.buffer import EPBuffer
-from epctl.ops.ep.compare import Difference, same
-from epctl.ops.ep.exchange import Got, differences, once
-from epctl.ops.ep.guard import Guard
-from epctl.ops.ep.inputs import Turn, setting_of, turn_of
-from epctl.ops.ep.options import PAIR, options_of
-from epctl.ops.ep.pool import key_for, pool_of
 from epctl.ops.ep.reference import goes_to
+from epctl.ops.ep.trial import compare
+from epctl.ops.ep.trial.compare import Difference, same
+from epctl.ops.ep.trial.exchange import Got, differences, once
+from epctl.ops.ep.trial.guard import Guard
+from epctl.ops.ep.trial.inputs import Turn, setting_of, turn_of
+from epctl.ops.ep.trial.options import PAIR, options_of
+from epctl.ops.ep.trial.pool import key_for, pool_of
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

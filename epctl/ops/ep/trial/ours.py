@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from epctl.core.op import World
-from epctl.ops.ep.contenders import Arrivals, Work
-from epctl.ops.ep.exchange import input_of
-from epctl.ops.ep.guard import Guard
-from epctl.ops.ep.pool import key_for, pool_of
+from epctl.ops.ep.trial.contenders import Arrivals, Work
+from epctl.ops.ep.trial.exchange import input_of
+from epctl.ops.ep.trial.guard import Guard
+from epctl.ops.ep.trial.pool import key_for, pool_of
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from epctl.core.op import Case, Corruption, Outcome, Running, Told, World
-from epctl.ops.ep import cases, compare, verify
-from epctl.ops.ep.contenders import Contender, Work
-from epctl.ops.ep.figures import bytes_moved, row_bytes
-from epctl.ops.ep.inputs import seed_of, setting_of, turn_of
-from epctl.ops.ep.options import Options
 from epctl.ops.ep.reference import goes_to
+from epctl.ops.ep.trial import cases, compare, verify
+from epctl.ops.ep.trial.contenders import Contender, Work
+from epctl.ops.ep.trial.figures import bytes_moved, row_bytes
+from epctl.ops.ep.trial.inputs import seed_of, setting_of, turn_of
+from epctl.ops.ep.trial.options import Options
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""
@@ -50,7 +50,7 @@ def work_for(case: Case, world: World) -> Work:
 def make(case: Case, world: World) -> Running:
     """The case on this rank. Raises EpctlError, also for a rival that is not installed."""
     if case.params["overlap"]:
-        from epctl.ops.ep.overlap import Overlap
+        from epctl.ops.ep.trial.overlap import Overlap
 
         return Overlap(case, world)
     return Timed(case, world)
@@ -60,18 +60,18 @@ def contender_for(case: Case, world: World, work: Work) -> Contender:
     """Who does the work. Raises EpctlError."""
     by = case.word("by")
     if world.tier == "cpu":
-        from epctl.ops.ep import plain
+        from epctl.ops.ep.trial import plain
 
         return plain.Loops(world, work) if by == cases.EPCTL else plain.Torch(world, work)
     if by == cases.EPCTL:
-        from epctl.ops.ep.ours import Ours
+        from epctl.ops.ep.trial.ours import Ours
 
         return Ours(world, work, copying=case.word("place") == cases.COPYING)
     if by == cases.DEEP_EP:
-        from epctl.ops.ep.peer import DeepEp
+        from epctl.ops.ep.trial.peer import DeepEp
 
         return DeepEp(world, work)
-    from epctl.ops.ep import rivals
+    from epctl.ops.ep.trial import rivals
 
     return rivals.Nccl(world, work) if by == cases.NCCL else rivals.Torch(world, work)
 
@@ -141,7 +141,7 @@ class Timed:
 
     def _waited(self) -> tuple[float, ...]:
         """Only epctl's kernels tell it, and only their cases are asked."""
-        from epctl.ops.ep.waits import measured
+        from epctl.ops.ep.trial.waits import measured
 
         one: Any = self._contender
         if self._stage == cases.DISPATCH:

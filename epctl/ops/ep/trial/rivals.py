@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from epctl.core.errors import EpctlError
 from epctl.core.op import World
-from epctl.ops.ep.contenders import Arrivals, Work
+from epctl.ops.ep.trial.contenders import Arrivals, Work
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

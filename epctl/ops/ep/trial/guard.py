@@ -7,7 +7,7 @@ from typing import Any
 
 from epctl.core.errors import EpctlError
 from epctl.core.op import Outcome, World
-from epctl.ops.ep.pool import domain_of, pool_of
+from epctl.ops.ep.trial.pool import domain_of, pool_of
 
 WAIT_S = 10.0
 """Ranks start a case together; none is late by more than its own host."""

@@ -7,14 +7,15 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from epctl.core.op import Case, Corruption, Outcome, World
-from epctl.ops.ep import compare, reference
-from epctl.ops.ep.carried import exchanged, gathered
-from epctl.ops.ep.compare import Difference, same
-from epctl.ops.ep.damage import damaged_turn
-from epctl.ops.ep.inputs import Turn, setting_of, turn_of
-from epctl.ops.ep.loops import Arrived, come_home, place, sources_of, tokens_for
-from epctl.ops.ep.options import options_of
+from epctl.ops.ep import reference
 from epctl.ops.ep.reference import Received, Returned, Sent
+from epctl.ops.ep.trial import compare
+from epctl.ops.ep.trial.carried import exchanged, gathered
+from epctl.ops.ep.trial.compare import Difference, same
+from epctl.ops.ep.trial.damage import damaged_turn
+from epctl.ops.ep.trial.inputs import Turn, setting_of, turn_of
+from epctl.ops.ep.trial.loops import Arrived, come_home, place, sources_of, tokens_for
+from epctl.ops.ep.trial.options import options_of
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from epctl.ops.ep import gates, reference
-from epctl.ops.ep.options import BF16, FP8, Options
+from epctl.ops.ep import reference
 from epctl.ops.ep.reference import Received, Returned, Sent, Setting
+from epctl.ops.ep.trial import gates
+from epctl.ops.ep.trial.options import BF16, FP8, Options
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, structs
 
 from epctl.core.op import Case, Scalar
-from epctl.ops.ep.gates import BALANCED
+from epctl.ops.ep.trial.gates import BALANCED
 
 EXCHANGE, BURST, PAIR, GRAPH = "exchange", "burst", "two-buffers", "graph"
 ZERO_COPY, COPYING, IN_PLACE = "zero-copy", "copying", "in-place"

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from epctl.ops.ep.inputs import Turn
 from epctl.ops.ep.reference import Received, Sent, Setting
+from epctl.ops.ep.trial.inputs import Turn
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

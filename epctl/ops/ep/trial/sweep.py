@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from epctl.core.op import Case, Layout, Tier
-from epctl.ops.ep.options import (
+from epctl.ops.ep.trial.options import (
     ASYNC,
     ASYNC_DEFERRED,
     BF16,

@@ -6,9 +6,9 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from epctl.ops.ep.inputs import Turn
-from epctl.ops.ep.options import Options
 from epctl.ops.ep.reference import Setting
+from epctl.ops.ep.trial.inputs import Turn
+from epctl.ops.ep.trial.options import Options
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
-from epctl.ops.ep.inputs import Turn, setting_of
-from epctl.ops.ep.options import Options
 from epctl.ops.ep.reference import goes_to
+from epctl.ops.ep.trial.inputs import Turn, setting_of
+from epctl.ops.ep.trial.options import Options
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

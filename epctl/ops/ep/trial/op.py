@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from epctl.core.op import Case, Corruption, Hardware, Layout, Limit, Request, Running, Tier, Traffic, World
-from epctl.ops.ep import cases, figures, sweep
-from epctl.ops.ep.options import BURST, EXCHANGE, GRAPH, PAIR
+from epctl.ops.ep.trial import cases, figures, sweep
+from epctl.ops.ep.trial.options import BURST, EXCHANGE, GRAPH, PAIR
 
 ENOUGH_TOKENS = 32
 """From so many tokens of every rank on, a balanced gate sends some from each rank to each, which damage needs."""
@@ -62,24 +62,24 @@ class EpOp:
         if world.tier == "cpu":
             return _on_cpu(kind, case, world)
         if kind == EXCHANGE:
-            from epctl.ops.ep.exchange import Exchange
+            from epctl.ops.ep.trial.exchange import Exchange
 
             return Exchange(case, world)
         if kind in (BURST, PAIR, GRAPH):
-            from epctl.ops.ep import repeated
+            from epctl.ops.ep.trial import repeated
 
             return repeated.Graph(case, world) if kind == GRAPH else repeated.Burst(case, world)
-        from epctl.ops.ep import timed
+        from epctl.ops.ep.trial import timed
 
         return timed.make(case, world)
 
 
 def _on_cpu(kind: str, case: Case, world: World) -> Running:
     if kind == EXCHANGE:
-        from epctl.ops.ep.cpu import CpuExchange
+        from epctl.ops.ep.trial.cpu import CpuExchange
 
         return CpuExchange(case, world)
-    from epctl.ops.ep import timed
+    from epctl.ops.ep.trial import timed
 
     return timed.make(case, world)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from msgspec import structs
 
 from epctl.core.op import Case, Outcome, Told, World
-from epctl.ops.ep import compare
-from epctl.ops.ep.timed import Timed
+from epctl.ops.ep.trial import compare
+from epctl.ops.ep.trial.timed import Timed
 
 NUM_SAMPLES = 15
 MIN_ROWS = 128

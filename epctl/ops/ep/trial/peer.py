@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from epctl.core.errors import EpctlError
 from epctl.core.op import World
-from epctl.ops.ep.contenders import Arrivals, Work
-from epctl.ops.ep.exchange import input_of
-from epctl.ops.ep.rivals import nccl_group
+from epctl.ops.ep.trial.contenders import Arrivals, Work
+from epctl.ops.ep.trial.exchange import input_of
+from epctl.ops.ep.trial.rivals import nccl_group
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

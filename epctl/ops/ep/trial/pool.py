@@ -103,7 +103,7 @@ class Pool:
         for one in self._buffers.values():
             one.destroy()
         self._buffers.clear()
-        self._domain._record.zero_()
+        self._domain.clear()
         self._domain.control.all_gather("kernels may wait again", b"")
         return True
 
