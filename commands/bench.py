@@ -98,6 +98,8 @@ def bench(
         request = Request(wanted, running.sizes(size), running.counts(sms, "--sms"), more)
         num_gpus = devices.required(devices.visible(), "epctl bench") if device == "gpu" else 0
         place = running.placing(ranks, emulate_nodes, num_gpus)
+        if running.renders(place):
+            running.writable({"--json": json, "--calibration": calibration, "--output": output})
     job = Job(
         tier=cast("Literal['gpu', 'cpu']", device),
         ops=names,

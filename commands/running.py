@@ -78,6 +78,24 @@ def sizes(given: list[str] | None) -> tuple[int, ...]:
     return tuple(found)
 
 
+def writable(places: Mapping[str, Path | None]) -> None:
+    """`--json`: FILE, …. Raises EpctlError for a place that cannot be written, before minutes of measuring are lost with it."""
+    for option, path in places.items():
+        if path is None:
+            continue
+        is_device = path.exists() and not path.is_file()
+        folder = path.parent
+        if path.is_dir():
+            why = "it is a folder"
+        elif not folder.is_dir():
+            why = f"there is no folder {folder}"
+        elif not os.access(path if is_device else folder, os.W_OK):
+            why = "permission denied"
+        else:
+            continue
+        raise EpctlError(f"{option} {path} cannot be written", why, f"give another place to {option}")
+
+
 def left_out(absent: Mapping[str, str], asked: tuple[str, ...]) -> bool:
     """An op that was asked for by name has no case here: something that was wanted could not be measured."""
     return any(name in absent for name in asked)

@@ -66,6 +66,8 @@ def selftest(
         names = running.known_ops(op)
         chosen, num_gpus = _tier(tier)
         place = running.placing(ranks, emulate_nodes, num_gpus)
+        if running.renders(place):
+            running.writable({"--output": output})
     job = Job(
         tier=cast("Literal['gpu', 'cpu']", chosen),
         ops=names,

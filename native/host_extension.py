@@ -17,8 +17,9 @@ from epctl.native.cache import Cache
 from epctl.native.cache_entry import Entry
 from epctl.native.cache_key import Inputs
 from epctl.native.compilers import Gxx
-from epctl.native.kernels import ROOT, run
+from epctl.native.kernels import ROOT
 from epctl.native.nccl import Nccl
+from epctl.native.processes import run
 
 NAME = "host"
 FLAGS = ("-shared", "-fPIC", "-std=c++17", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from epctl.core.errors import EpctlError
-from epctl.native import cache_key, ptxas, toolchain
+from epctl.native import cache_key, processes, ptxas, toolchain
 from epctl.native.cache import Cache
 from epctl.native.cache_entry import Entry
 from epctl.native.cache_key import Inputs
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent
 INCLUDE = ROOT / "include"
 CUBIN = "kernels.cubin"
 REPORT = "ptxas.json"
-COMPILE_S = 600.0
+_LOOK_S = 0.02
 FLAGS = ("-cubin", "-std=c++17", "-O3", "-lineinfo", "--ptxas-options=-v", "-Werror=all-warnings")
 
 
@@ -114,43 +114,17 @@ def command(one: Wanted, tools: Toolchain, target: Path) -> tuple[str, ...]:
 
 def _compile(one: Wanted, tools: Toolchain, out: Path) -> None:
     toolchain.check_toolkit(tools.nvcc, one.architecture)
-    told = run(command(one, tools, out / CUBIN), one.name, out.parent)
+    told = processes.run(command(one, tools, out / CUBIN), one.name, out.parent)
     uses = ptxas.parse(told)
     ptxas.check(uses, one.family.kernels, one.name, one.variant.local_bytes)
     (out / REPORT).write_bytes(msgspec.json.encode(uses))
 
 
-def run(argv: tuple[str, ...], what: str, scratch: Path) -> str:
-    """Everything that a compiler prints. Its temporary files go to `scratch`, so that they go with it. Raises EpctlError with the
-    first error when it fails."""
-    # Options of the user's environment are no part of the key.
-    dropped = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
-    environ = {name: value for name, value in os.environ.items() if name not in dropped}
-    environ |= {"TMPDIR": str(scratch), "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, timeout=COMPILE_S, check=False, stdin=subprocess.DEVNULL, env=environ
-        )
-    except subprocess.TimeoutExpired:
-        raise EpctlError(
-            f"compiling {what} took more than {COMPILE_S:g} s", argv[0], "look at what slows this machine", exit_code=4
-        ) from None
-    except OSError as error:
-        raise EpctlError(
-            f"{argv[0]} cannot be run", f"{error.strerror}", "install the compiler again", exit_code=4
-        ) from None
-    told = (done.stdout + done.stderr).decode("utf-8", "replace")
-    if done.returncode != 0:
-        lines = [line for line in told.splitlines() if "error" in line.lower() or "No space left" in line]
-        why = " | ".join(lines[:3]) or told.strip()[-300:] or f"exit code {done.returncode}"
-        raise EpctlError(f"{what} does not compile", why, "run it by hand: " + " ".join(argv), exit_code=1)
-    return told
-
-
 def compile_all(
     every: tuple[Wanted, ...], tools: Toolchain, cache: Cache, step: Callable[[Kernels], None] = lambda _: None
 ) -> tuple[Kernels, ...]:
-    """`compile_one` of each on all CPU cores; `step` is told of each that is ready. The first error ends it."""
+    """`compile_one` of each on all CPU cores; `step` is told of each that is ready. The first error, or an
+    interruption, ends those that still run."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         running = {pool.submit(compile_one, one, tools, cache): one.name for one in every}
         found = {}
@@ -159,6 +133,9 @@ def compile_all(
                 found[running[done]] = done.result()
                 step(found[running[done]])
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(one.done() for one in running):
+                processes.end_all()
+                time.sleep(_LOOK_S)
             raise
     return tuple(found[one.name] for one in every)

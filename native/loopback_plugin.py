@@ -13,7 +13,8 @@ from epctl.native.cache import Cache
 from epctl.native.cache_entry import Entry
 from epctl.native.cache_key import Inputs
 from epctl.native.compilers import Gxx, Nvcc
-from epctl.native.kernels import ROOT, run
+from epctl.native.kernels import ROOT
+from epctl.native.processes import run
 
 NAME = "loopback"
 FILE = "libepctl-loopback.so"

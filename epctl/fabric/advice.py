@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import UnsetType
 
-from epctl.fabric.report import Report, TrafficReport, WhatIf, mean_of
+from epctl.fabric.report import Report, WhatIf, mean_of
 from epctl.fabric.request import Settled
+from epctl.fabric.wording import listed, traffic_name
 
 NICS_OF_A_SWITCH = 64
 """NIC ports of a leaf that a 128-port switch (51.2 Tb/s in 400 Gb/s ports) serves without oversubscription."""
@@ -20,34 +21,26 @@ def advice(found: Settled, report: Report) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*_paths(report), *_relay(found, report), *_hash(report), *_fabric(found))))
 
 
-def _name(row: TrafficReport | WhatIf) -> str:
-    return "KV" if row.traffic == "kv" else f"{row.phase} {row.traffic}"
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _paths(report: Report) -> Iterator[str]:
     moving = [row for row in report.traffic if mean_of(row.rdma_bytes) > 0]
     if not moving:
         yield "Nothing leaves the nodes: all traffic is NVLink's, and the wiring of the fabric does not matter."
         return
-    near = [_name(row) for row in moving if mean_of(row.spine_bytes) == 0]
+    near = [traffic_name(row) for row in moving if mean_of(row.spine_bytes) == 0]
     far = [row for row in moving if mean_of(row.spine_bytes) > 0]
     rail = report.fabric.wiring == "rail"
     if near:
         verb = "stays" if len(near) == 1 else "stay"
         why = " because sender and receiver are on the same rail" if rail else ""
-        yield f"{_listed(near)} {verb} below one leaf{why}: no spine is used, and no hash matters."
+        yield f"{listed(near)} {verb} below one leaf{why}: no spine is used, and no hash matters."
     if far and rail:
         shares = [mean_of(row.spine_bytes) / mean_of(row.rdma_bytes) for row in far]
-        names, share = _listed([_name(row) for row in far]), f"{min(shares) * 100:.0f}"
+        names, share = listed([traffic_name(row) for row in far]), f"{min(shares) * 100:.0f}"
         if f"{max(shares) * 100:.0f}" != share:
             share += f" to {max(shares) * 100:.0f}"
         yield f"Rail wiring does not keep {names} off the spines: {share} % of the bytes go to other rails or leaves."
     if far and report.fabric.wiring == "tor":
-        names = _listed([_name(row) for row in far])
+        names = listed([traffic_name(row) for row in far])
         yield f"With ToR wiring every byte that leaves its leaf's nodes crosses a spine: {names}."
 
 
@@ -72,22 +65,22 @@ def _hash(report: Report) -> Iterator[str]:
     for row in report.traffic:
         nic = mean_of(row.largest_nic_bytes)
         if nic and mean_of(row.largest_link_bytes) >= UNEVEN * nic:
-            uneven[_name(row)] = mean_of(row.largest_link_bytes) / nic
+            uneven[traffic_name(row)] = mean_of(row.largest_link_bytes) / nic
     if uneven:
         worst = max(uneven.values())
         yield (
-            f"{_listed(list(uneven))}: the fullest link carries {'up to ' if len(uneven) > 1 else ''}{worst:.2f} x what the busiest NIC "
+            f"{listed(list(uneven))}: the fullest link carries {'up to ' if len(uneven) > 1 else ''}{worst:.2f} x what the busiest NIC "
             "does; the hash puts several flows on one uplink while others idle. That is a matter of the hash, not of the wiring: see "
             "--what-if."
         )
     slow = {
-        _name(row): row.slowdown.p99
+        traffic_name(row): row.slowdown.p99
         for row in report.traffic
         if not isinstance(row.slowdown, UnsetType) and row.slowdown.p99 >= UNEVEN
     }
     if slow:
         yield (
-            f"{_listed(list(slow))}: sharing links fairly, one flow in a hundred gets less than 1/{max(slow.values()):.1f} of the rate "
+            f"{listed(list(slow))}: sharing links fairly, one flow in a hundred gets less than 1/{max(slow.values()):.1f} of the rate "
             "that its NICs would allow."
         )
     yield from _pairs(report)
@@ -102,13 +95,15 @@ def _pairs(report: Report) -> Iterator[str]:
         best = min(mine, key=lambda row: row.largest_link_bytes)
         gain = 1 - best.largest_link_bytes / mine[0].largest_link_bytes
         if gain >= SMALL:
-            gains[_name(mine[0])] = f"{best.qps} QPs take {gain * 100:.0f} % off the fullest link of {_name(mine[0])}"
+            gains[traffic_name(mine[0])] = (
+                f"{best.qps} QPs take {gain * 100:.0f} % off the fullest link of {traffic_name(mine[0])}"
+            )
         else:
-            enough.append(_name(mine[0]))
+            enough.append(traffic_name(mine[0]))
     if gains:
-        yield f"Instead of one QP a pair, {_listed(list(gains.values()))}; with one source port they share a path and change nothing."
+        yield f"Instead of one QP a pair, {listed(list(gains.values()))}; with one source port they share a path and change nothing."
     if enough:
-        yield f"More QPs a pair take less than {SMALL * 100:.0f} % off the fullest link of {_listed(enough)}: there are flows enough."
+        yield f"More QPs a pair take less than {SMALL * 100:.0f} % off the fullest link of {listed(enough)}: there are flows enough."
 
 
 def _fabric(found: Settled) -> Iterator[str]:
@@ -121,4 +116,4 @@ def _fabric(found: Settled) -> Iterator[str]:
         )
     if fabric.lost:
         left = fabric.num_uplinks
-        yield f"Lost: {_listed(list(fabric.lost))}. {left} uplinks are left; flows are hashed over those that still reach their target."
+        yield f"Lost: {listed(list(fabric.lost))}. {left} uplinks are left; flows are hashed over those that still reach their target."

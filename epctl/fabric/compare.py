@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from epctl.fabric.report import Report, TrafficReport, mean_of
+from epctl.fabric.wording import listed, traffic_name, verb
 
 SCHEMA = {"name": "epctl.fabric.compare", "version": 1}
 METRICS = ("rdma_bytes", "spine_bytes", "nvlink_bytes", "hops", "largest_link_bytes")
@@ -72,26 +73,27 @@ def _findings(names: tuple[str, str], rows: tuple[Difference, ...]) -> Iterator[
     for row in rows:
         by_metric.setdefault(row.metric, []).append(row)
     spine = by_metric["spine_bytes"]
-    avoided = [_name(row) for row in spine if row.a and row.b == 0]
-    used = [_name(row) for row in spine if row.a == 0 and row.b]
+    avoided = [traffic_name(row) for row in spine if row.a and row.b == 0]
+    used = [traffic_name(row) for row in spine if row.a == 0 and row.b]
     both = [row for row in spine if row.a and row.b and not isinstance(row.ratio, UnsetType)]
-    if avoided:
-        yield f"{names[1]} keeps {', '.join(avoided)} off the spines; {names[0]} does not."
-    if used:
-        yield f"{names[0]} keeps {', '.join(used)} off the spines; {names[1]} does not."
+    for told, mine, other in ((avoided, names[1], names[0]), (used, names[0], names[1])):
+        if told:
+            yield f"{mine} keeps {listed(told)} off the spines; {other} does not."
+    changes: dict[str, list[str]] = {}
     for row in both:
         ratio = row.ratio
         if not isinstance(ratio, UnsetType) and abs(ratio - 1) >= 0.01:
-            word = "fewer" if ratio < 1 else "more"
-            yield f"{_name(row)} needs spines with both, and {abs(1 - ratio) * 100:.0f} % {word} bytes cross them with {names[1]}."
-    for metric, told in (("rdma_bytes", "RDMA"), ("nvlink_bytes", "NVLink")):
+            change = f"{abs(1 - ratio) * 100:.0f} % {'fewer' if ratio < 1 else 'more'}"
+            changes.setdefault(change, []).append(traffic_name(row))
+    for change, told in changes.items():
+        yield f"{listed(told)} {verb(told, 'needs', 'need')} spines with both, and {change} bytes cross them with {names[1]}."
+    for metric, word in (("rdma_bytes", "RDMA"), ("nvlink_bytes", "NVLink")):
         if all(row.a == row.b for row in by_metric[metric]):
-            yield f"{told} bytes are the same with both."
-    for row in by_metric["largest_link_bytes"]:
-        ratio = row.ratio
-        if not isinstance(ratio, UnsetType) and abs(ratio - 1) >= 0.05:
-            yield f"{_name(row)}: the fullest link carries {ratio:.2f} x as much with {names[1]} as with {names[0]}."
-
-
-def _name(row: Difference) -> str:
-    return "KV" if row.traffic == "kv" else f"{row.phase} {row.traffic}"
+            yield f"{word} bytes are the same with both."
+    fullest = [
+        f"{row.ratio:.2f} for {traffic_name(row)}"
+        for row in by_metric["largest_link_bytes"]
+        if not isinstance(row.ratio, UnsetType) and abs(row.ratio - 1) >= 0.05
+    ]
+    if fullest:
+        yield f"The fullest link with {names[1]}, as a multiple of that with {names[0]}: {listed(fullest)}."

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from msgspec import UnsetType
 
 from epctl.core.render.safe import plain
-from epctl.fabric.compare import Comparison, Difference
-from epctl.fabric.report import Figure, Report, Spread, TrafficReport, mean_of
+from epctl.core.wording import counted
+from epctl.fabric.compare import Comparison
+from epctl.fabric.report import Figure, Report, Spread, mean_of
+from epctl.fabric.wording import traffic_name
 from epctl.model.show.page import Look, Page
 from epctl.model.show.words import moved, number, plural
 
@@ -19,11 +21,6 @@ FULLEST = 8
 """Links that are shown of each traffic."""
 STATISTICS = ("mean", "min", "max", "p50", "p99")
 FIGURES = ("sends", "rdma_bytes", "spine_bytes", "nvlink_bytes", "hops", "largest_link_bytes", "largest_nic_bytes")
-
-
-def name_of(row: TrafficReport | Difference) -> str:
-    """prefill dispatch; KV."""
-    return "KV" if row.traffic == "kv" else f"{row.phase} {row.traffic}"
 
 
 def size(value: float) -> str:
@@ -52,8 +49,9 @@ def _head(report: Report) -> Iterator[str]:
     lanes = f", {plural(fabric.lanes, 'lane')} from each leaf to each spine" if fabric.lanes else ""
     planes = f" in {fabric.planes} planes" if fabric.planes > 1 else ""
     yield (
-        f"epctl fabric: {plural(fabric.nodes, 'node')} x {fabric.gpus_per_node} GPUs, {fabric.wiring} wiring: "
-        f"{fabric.leaves} leaves, {plural(fabric.spines, 'spine')}, {fabric.uplinks} uplinks{lanes}{planes}"
+        f"epctl fabric: {plural(fabric.nodes, 'node')} x {plural(fabric.gpus_per_node, 'GPU')}, {fabric.wiring} wiring: "
+        f"{counted(fabric.leaves, 'leaf', 'leaves')}, {plural(fabric.spines, 'spine')}, {plural(fabric.uplinks, 'uplink')}"
+        f"{lanes}{planes}"
     )
     sizes = " and ".join(f"{count} ({phase})" for phase, count in report.ep_size.items())
     yield f"Layout {given['layout']}, expert-parallel groups of {sizes} GPUs."
@@ -71,7 +69,7 @@ def _traffic(page: Page, report: Report) -> None:
     rows = [
         (
             (
-                name_of(row),
+                traffic_name(row),
                 row.transfer,
                 *(size(mean_of(value)) for value in (row.rdma_bytes, row.spine_bytes, row.nvlink_bytes)),
                 number(mean_of(row.hops)),
@@ -100,7 +98,7 @@ def _over_seeds(page: Page, report: Report) -> None:
     for row in report.traffic:
         for told, value in (("fullest link", row.largest_link_bytes), ("spine", row.spine_bytes)):
             if isinstance(value, Spread) and value.max:
-                rows.append(((name_of(row), told, *(size(getattr(value, key)) for key in STATISTICS)), ""))
+                rows.append(((traffic_name(row), told, *(size(getattr(value, key)) for key in STATISTICS)), ""))
     page.table(rows, frozenset(range(2, 7)), ("", "", *STATISTICS))
     page.blank()
 
@@ -111,7 +109,7 @@ def _expected(page: Page, report: Report) -> None:
         return
     page.line("Mean over all draws of the gate, by closed form", "bold")
     rows = [
-        ((name_of(row), *(size(value) for value in (form.rdma_bytes, form.spine_bytes, form.nvlink_bytes))), "")
+        ((traffic_name(row), *(size(value) for value in (form.rdma_bytes, form.spine_bytes, form.nvlink_bytes))), "")
         for row, form in known
     ]
     page.table(rows, frozenset(range(1, 4)), ("", "RDMA", "spine", "NVLink"))
@@ -137,7 +135,7 @@ def _what_if(page: Page, report: Report) -> None:
     rows = [
         (
             (
-                "KV" if row.traffic == "kv" else f"{row.phase} {row.traffic}",
+                traffic_name(row),
                 str(row.qps),
                 str(row.ports),
                 size(row.largest_link_bytes),
@@ -167,7 +165,8 @@ def _weights(page: Page, report: Report) -> None:
 def _links(page: Page, report: Report) -> None:
     for row in report.traffic:
         page.line(
-            f"{name_of(row)}: fullest of {len(row.loads)} links that carry bytes (seed {report.inputs['seed']})", "bold"
+            f"{traffic_name(row)}: fullest of {len(row.loads)} links that carry bytes (seed {report.inputs['seed']})",
+            "bold",
         )
         loads = sorted(row.loads, key=lambda load: (-max(load.up_bytes, load.down_bytes), load.link))[:FULLEST]
         rows = []
@@ -186,7 +185,7 @@ _LINK_HEAD = ("", "link", "lane", "up", "down")
 
 def _flows(page: Page, report: Report) -> None:
     for row in report.traffic:
-        told = f"{name_of(row)}: largest of {len(row.flow_rows)} flows (seed {report.inputs['seed']})"
+        told = f"{traffic_name(row)}: largest of {len(row.flow_rows)} flows (seed {report.inputs['seed']})"
         page.line(told + (f", {row.flows_left_out} are not listed" if row.flows_left_out else ""), "bold")
         flows = sorted(row.flow_rows, key=lambda flow: (-flow.bytes, flow.source, flow.target))[:FULLEST]
         rows = []
@@ -258,7 +257,7 @@ def comparison_text(found: Comparison, look: Look) -> str:
         bytes_ = row.metric != "hops"
         cells = [("-" if isinstance(v, UnsetType) else size(v) if bytes_ else number(v)) for v in (row.a, row.b)]
         ratio = "" if isinstance(row.ratio, UnsetType) else "same" if row.ratio == 1 else f"x {row.ratio:.3g}"
-        rows.append(((name_of(row), _METRIC[row.metric], *cells, ratio), ""))
+        rows.append(((traffic_name(row), _METRIC[row.metric], *cells, ratio), ""))
     page.table(rows, frozenset({2, 3, 4}), ("", "", a[:20], b[:20], "b / a"))
     page.blank()
     for line in found.findings:

@@ -173,12 +173,12 @@ class Trial:
         from epctl.native.gin_args import BLOCK_THREADS
 
         tell({"begin": f"kernels {self.name}"})
+        names = ("epctl_gin_put_signal", "epctl_gin_ping_pong")
         try:
             variant = gin_family.variant(self.name)
-        except EpctlError as error:
+            kernels = [self.launcher.kernel(gin_family.GIN, variant, name, BLOCK_THREADS) for name in names]
+        except EpctlError as error:  # a compiler that is missing says nothing about GIN
             raise TrialError("untried", "kernels", f"{error.what}: {error.why}") from None
-        names = ("epctl_gin_put_signal", "epctl_gin_ping_pong")
-        kernels = [self.launcher.kernel(gin_family.GIN, variant, name, BLOCK_THREADS) for name in names]
         tell({"begin": f"device communicator {self.name}"})
         image = self.comm.add_device_comm(GinWish(type=self.name, num_contexts=1, num_signals=2))
         self.memory = self.comm.allocate(2 * BYTES)

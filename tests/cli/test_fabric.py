@@ -150,10 +150,28 @@ def test_compare_puts_two_wirings_and_two_transfers_side_by_side(fabric: Run) ->
     assert (kv["a"], kv["b"], "ratio" in kv) == (0, 184_393_728, False)
     assert by_metric["decode", "dispatch", "rdma_bytes"]["ratio"] == 1
     assert [report["fabric"]["wiring"] for report in found["reports"]] == ["rail", "tor"]
-    text = fabric("compare", "direct", "relay", "--layout", "pd", "--wiring", "tor").out
-    assert "decode dispatch needs spines with both" in text
+    text = " ".join(fabric("compare", "direct", "relay", "--layout", "pd", "--wiring", "tor").out.split())
+    assert "fewer bytes cross them with relay." in text
+    assert text.count("The fullest link with relay, as a multiple of that with direct: ") == 1
     lines = fabric("compare", "qps=1", "qps=4", "--format", "csv").out.splitlines()
     assert lines[0] == "phase,traffic,metric,qps=1,qps=4,ratio"
+
+
+def test_what_is_the_same_for_several_traffics_is_said_once(fabric: Run) -> None:
+    text = " ".join(fabric("compare", "rail", "tor", "--phase", "decode").out.split())
+    assert "decode dispatch and decode combine need spines with both, and 16 % more bytes cross them with tor." in text
+
+
+def test_figures_of_the_last_column_stand_below_each_other_too(fabric: Run) -> None:
+    lines = fabric("--layout", "pd", "--seeds", "5").out.splitlines()
+    first = lines.index("Over 5 seeds") + 1
+    table = lines[first : lines.index("", first)]
+    assert len(table) > 5
+    assert {len(line) for line in table} == {len(table[0])}
+
+
+def test_errors_of_writing_are_json_too(fabric: Run, tmp_path: Path) -> None:
+    json_error(fabric("--phase", "decode", "--format", "json", "-o", tmp_path / "a" / "b"), "input_invalid")
 
 
 def test_compare_takes_files(fabric: Run, tmp_path: Path) -> None:

@@ -23,6 +23,18 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "detect", lambda _: None)
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    good = tmp_path / "old.json"
+    good.write_text("old")
+    running.writable({"--json": good, "--output": tmp_path / "new", "--calibration": None})
+    running.writable({"--output": Path("/dev/null")})
+    for path, why in ((tmp_path, "it is a folder"), (tmp_path / "none" / "x", "there is no folder")):
+        with pytest.raises(EpctlError, match=r"--json .* cannot be written") as caught:
+            running.writable({"--output": good, "--json": path})
+        assert why in caught.value.why
+    assert good.read_text() == "old"
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [

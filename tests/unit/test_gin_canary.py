@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,9 @@ from epctl.core.fact import Absent
 from epctl.core.snapshot.software import GinTrial
 from epctl.native import loopback_plugin
 from epctl.probes import gin_canary
-from epctl.probes.collectors import _gin_pair, active_gin
+from epctl.probes.collectors import _gin_pair, active_gin  # the second one makes its folder known
+
+from epctl.probes.collectors import _gin_rank  # isort: skip
 from tests.support.probing import odd_document
 
 HEAD = """
@@ -172,6 +174,22 @@ def test_nodes_are_played_only_when_that_is_said_in_so_many_words(monkeypatch: p
     for value in ("3", "yes", "-2"):
         with pytest.raises(EpctlError, match=f"EPCTL_EMULATE_NODES={value}"):
             active_gin.environments({_gin_pair.EMULATE: value}, 2)
+
+
+@pytest.mark.parametrize("name", ["proxy", "gdaki", "efa_gda", "gpi"])
+def test_kernels_that_cannot_be_had_are_no_failure_of_gin(name: str) -> None:
+    """nvcc may be missing where g++ is there, so that the communicator works and the kernels do not."""
+
+    class NoCompiler:
+        def kernel(self, *_: object) -> None:
+            raise EpctlError("there is no CUDA compiler", "looked everywhere", "install one", exit_code=4)
+
+    trial = object.__new__(_gin_rank.Trial)
+    trial.name, trial.launcher = name, cast("Any", NoCompiler())
+    with pytest.raises(_gin_rank.TrialError) as caught:
+        trial.run()
+    assert (caught.value.outcome, caught.value.where) == ("untried", "kernels")
+    assert ("no CUDA compiler" in caught.value.detail) is (name != "gpi")
 
 
 def test_what_was_found_before_the_collector_was_cut_counts() -> None:

@@ -59,22 +59,23 @@ class Page:
         if not every:
             return
         widths = [max(len(cells[i]) for cells in every) for i in range(len(every[0]) - 1)]
-        room = self.look.width - sum(width + 2 for width in widths)
+        room = max(self.look.width - sum(width + 2 for width in widths), MIN_LAST)
+        widths.append(min(room, max(len(cells[-1]) for cells in every)))
         if any(head):
-            self._row(head, widths, max(room, MIN_LAST), right, "bold")
+            self._row(head, widths, room, right, "bold")
         for cells, style in rows:
-            self._row(cells, widths, max(room, MIN_LAST), right, style)
+            self._row(cells, widths, room, right, style)
 
     def _row(self, cells: Sequence[str], widths: list[int], room: int, right: frozenset[int], style: str) -> None:
         *front, last = cells
         parts = [
             cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(front, widths, strict=True))
+            for i, (cell, width) in enumerate(zip(front, widths[:-1], strict=True))
         ]
         start = "".join(part + "  " for part in parts)
         lines = wrapped(last, room) or [""]
-        if len(widths) in right and len(lines) == 1:
-            lines = [lines[0].rjust(min(room, len(lines[0])))]
+        if len(front) in right and len(lines) == 1:
+            lines = [lines[0].rjust(widths[-1])]
         for i, line in enumerate(lines):
             indent = start if i == 0 else " " * len(start)
             if len(line) > room and indent.isspace():

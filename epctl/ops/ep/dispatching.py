@@ -82,7 +82,14 @@ class Dispatching:
         if handle.do_expand:
             base, at = engine.memory.address, self._at
             weights_at = 0 if self._weights is None else base + at.weights
-            found = Sources(base + at.rows, base + at.scales, base + at.indices, weights_at, base + at.metadata)
+            found = Sources(
+                base + at.rows,
+                base + at.scales,
+                base + at.indices,
+                weights_at,
+                base + at.metadata,
+                self._weights is not None,
+            )
             return expand(engine, handle, self._rows, wish, self._shape, found, stream)
         num_rows = handle.num_recv_tokens
         if num_rows is None:

@@ -19,13 +19,14 @@ Stream: TypeAlias = Any
 
 
 class Sources(Struct, frozen=True):
-    """Addresses of what was received: rows, scales, local indices, weights (0: none), metadata."""
+    """Addresses of what was received: rows, scales, local indices, weights, metadata. An empty tensor has none, so that 0 says nothing."""
 
     rows: int
     scales: int
     indices: int
     weights: int
     metadata: int
+    has_weights: bool
 
 
 def expand(
@@ -44,7 +45,7 @@ def expand(
         num_sources = num_ranks * handle.num_max_tokens_per_rank
     x = torch.empty((num_rows, rows.x.shape[1]), dtype=rows.x.dtype, device=device)
     scales, stride = _scales(rows, num_rows, wish, device)
-    weights = torch.empty(num_rows, dtype=torch.float32, device=device) if sources.weights else None
+    weights = torch.empty(num_rows, dtype=torch.float32, device=device) if sources.has_weights else None
     metadata = torch.empty((num_sources, handle.num_topk + 2), dtype=torch.int32, device=device)
     told = Expand(
         shape,

@@ -105,14 +105,13 @@ class SmallDispatching:
         if wish.cpu_sync and not self._cached:
             learn(handle, host.wait(HEAD + self._shape.experts_per_rank), HEAD)
         if handle.do_expand:
-            found = Sources(*(address(one) for one in self._out))
+            x, scales, indices, weights, metadata = (address(one) for one in self._out)
+            found = Sources(x, scales, indices, weights, metadata, self._weights is not None)
             return expand(engine, handle, self._rows, wish, self._shape, found, stream)
         num_rows = handle.num_recv_tokens
-        x, scales, indices, weights, metadata = (
-            one if one is None or num_rows is None else one[:num_rows] for one in self._out
-        )
-        handle.keep_metadata(metadata)
-        return Result(x if scales is None else (x, scales), indices, weights, handle)
+        out = [one if one is None or num_rows is None else one[:num_rows] for one in self._out]
+        handle.keep_metadata(out[4])
+        return Result(out[0] if out[1] is None else (out[0], out[1]), out[2], out[3], handle)
 
 
 class SmallCombining:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from epctl.comm import cpu_world, domain, world
+from epctl.comm import cpu_world, domain, node_facts, world
 from epctl.comm.domain import Domain
 from epctl.comm.node_facts import NodeFacts
 from epctl.core.errors import CommonError, EpctlError
@@ -119,7 +119,7 @@ def test_on_the_cpu_a_host_is_a_domain(
     played: bool,
 ) -> None:
     torch_or_skip()
-    monkeypatch.setattr(cpu_world.node_facts, "live", lambda: NodeFacts("x"))
+    monkeypatch.setattr(node_facts, "live", lambda: NodeFacts("x"))
 
     class NoGroup:
         def __enter__(self) -> None:

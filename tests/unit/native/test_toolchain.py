@@ -273,6 +273,23 @@ def test_two_libraries_in_one_process() -> None:
         toolchain.check_one_library(made(loaded=(mine, other)), with_torch=False)
 
 
+def test_a_preloaded_library_wins_over_pytorchs_own_copy() -> None:
+    """PyTorch maps the NCCL of its packages by path, too; every symbol is bound to the preloaded one."""
+    mine, other = Library("/a/libnccl.so.2", "2.32.3", "loaded"), Library("/b/libnccl.so.2", "2.28.9", "loaded")
+    toolchain.check_one_library(made(loaded=(mine, other), preloaded=(mine.path,)), with_torch=True)
+    with pytest.raises(EpctlError, match="two different libraries"):
+        toolchain.check_one_library(made(loaded=(mine, other), preloaded=(other.path,)), with_torch=True)
+
+
+def test_the_preloaded_library_is_found_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = copy_of_nccl(tmp_path / "a", "2.28.9", "2.28.9")
+    second = copy_of_nccl(tmp_path / "b", "2.32.3", "2.32.3")
+    monkeypatch.setattr(communication, "mapped", lambda _: [first, second])
+    found = nccl.find(search(LD_PRELOAD=second))
+    assert (found.library.path, found.library.version) == (second, "2.32.3")
+    assert [one.path for one in found.loaded] == [second, first]
+
+
 def test_another_nccl_of_pytorch() -> None:
     mine, other = Library("/a/libnccl.so.2", "2.32.3", "loaded"), Library("/b/libnccl.so.2", "2.28.9", "torch")
     toolchain.check_one_library(made(torch=other), with_torch=False)
