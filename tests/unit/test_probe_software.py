@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,9 @@ def test_a_deep_ep_on_the_path_without_metadata_is_seen(site: Path) -> None:
     assert [(one.distribution, one.version, one.release) for one in builds] == [("deep-ep", "2.5.0", "2.5.0")]
 
 
+@pytest.mark.skipif(
+    find_spec("nvidia.nccl") is not None if find_spec("nvidia") else False, reason="NCCL is installed here, too"
+)
 def test_collector_tells_copies_apart(site: Path, tmp_path: Path) -> None:
     mine = library(tmp_path / "mine" / "lib" / "libnccl.so.2", "NCCL version 2.32.3+cuda13.4")
     twin = tmp_path / "root" / "lib" / "libnccl.so.2"
@@ -260,6 +264,7 @@ def test_collector_tells_copies_apart(site: Path, tmp_path: Path) -> None:
     assert area.roots == (Root("NCCL_DIR", str(tmp_path / "root"), False, True, False),)
 
 
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed here, too")
 def test_cpu_build_of_torch_and_no_torch(site: Path) -> None:
     (site / "torch" / "version.py").write_text("__version__ = '2.11.0+cpu'\ncuda = None\n")
     assert reason(collect(site).torch_cuda) == "unsupported"
