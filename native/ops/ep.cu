@@ -14,8 +14,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     __shared__ uint32_t histogram[kEpMaxExperts];
-
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 0);
     const uint64_t epoch = args.state->dispatch_epoch + 1;
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->dispatch_ticket, epoch);
     const Span span = span_of_block(args.shape.num_tokens);
@@ -39,7 +37,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
     if (moves)
         for (uint32_t turn = 0; turn < first_turns(ring); ++turn) load_row(args, ring, span, turn);
     __syncthreads();
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 1);
     bool ok = true;
     if (args.cached) {
         recall_span(args, span, batches);
@@ -51,29 +48,22 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
         if (moves) drop_rows(args, ring, span);
         return;
     }
-
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 2);
     if (warp_idx() != kClerk) {
         if (moves)
             send_rows(args, ring, span, batches);
         else
             send_details(args, span, batches, warp_idx() - args.num_warps, kClerk - args.num_warps);
-        if (threadIdx.x == 0) EPCTL_STAMP(args, 3);
         senders_meet();
-        if (threadIdx.x == 0) EPCTL_STAMP(args, 4);
         if (threadIdx.x < args.peers.num_ranks)
             add_release(at<uint64_t>(args.peers, threadIdx.x, args.at.arrived) + args.peers.rank, share_of_block());
     } else {
         if (!args.cached) tell_experts(args, histogram, span.shared, epoch);
         if (blockIdx.x == 0) {
             ok = args.cached || keep_books(args, epoch);
-            if (lane_idx() == 0) EPCTL_STAMP(args, 5);
             if (ok && args.receives) wait_rows(args.peers, args.at, args.limits, args.waited_ns, epoch);
-            if (lane_idx() == 0) EPCTL_STAMP(args, 6);
         }
     }
     __syncthreads();
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 7);
     if (counting) {
         args.state->dispatch_epoch = epoch;
         if (args.receives) args.state->dispatch_finished = epoch;
@@ -97,8 +87,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_expand(const 
 extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const __grid_constant__ CombineArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t barriers[kWarps * kMaxStages];
-
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 0);
     const uint64_t sent = args.state->combine_sent + 1, received = args.state->combine_received + 1;
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->combine_ticket, sent | received);
     const bool moves = warp_idx() < args.num_warps;
@@ -110,16 +98,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
     }
     if (args.sends) {
         tell_table(args);
-        if (threadIdx.x == 0) EPCTL_STAMP(args, 1);
         if (__syncthreads_and(wait_told(args, sent)) == 0) return;
-        if (threadIdx.x == 0) EPCTL_STAMP(args, 2);
         if (moves && args.expanded) push_sums(args, sent);
         if (moves && !args.expanded) push_rows(args, ring, sent);
-        if (threadIdx.x == 0) EPCTL_STAMP(args, 3);
     }
     if (!moves && args.receives) add_tokens(args, received);
     __syncthreads();
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 4);
     if (counting) {
         args.state->combine_next[(received + 1) & 1] = 0;
         if (args.sends) args.state->combine_sent = sent;

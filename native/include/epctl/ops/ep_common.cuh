@@ -11,13 +11,6 @@
 
 namespace epctl::ep {
 
-// For whoever tunes: stages of a call in nanoseconds, behind the waits of the ranks (see tests/gpu/ep_ranks.py).
-#ifdef EPCTL_EP_TRACE
-#define EPCTL_STAMP(args, index) \
-    if (blockIdx.x == 0 && (args).waited_ns != nullptr) (args).waited_ns[kMaxPeers + (index)] = now_ns()
-#else
-#define EPCTL_STAMP(args, index)
-#endif
 constexpr uint32_t kThreads = 512;
 constexpr uint32_t kWarps = kThreads / kWarpThreads;
 constexpr uint32_t kAll = 0xffffffffu;

@@ -396,7 +396,6 @@ __device__ __forceinline__ bool keep_small_books(const SmallDispatchArgs& args, 
 __device__ __forceinline__ void small_dispatch(const SmallDispatchArgs& args) {
     __shared__ uint32_t goes[kMaxPeers * kSmallBatches], first[kMaxPeers * kSmallBatches], num_rows;
     __shared__ uint32_t counts[kEpMaxExperts];
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 0);
     const Coming coming{goes, first, &num_rows};
     const Slots slots = slots_of(args.shape.row_bytes, num_details_of(args.shape), kSmallUnroll);
     const uint64_t sent = args.state->small_sent + 1;
@@ -416,10 +415,8 @@ __device__ __forceinline__ void small_dispatch(const SmallDispatchArgs& args) {
                 if (!send_unit(args, slots, unit / slots.num_units, unit % slots.num_units, sent)) break;
         }
     }
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 1);
     if (args.receives) {
         if (!learn_masks(args, coming, received)) return;
-        if (threadIdx.x == 0) EPCTL_STAMP(args, 2);
         if (keeps_books) {
             if (!keep_small_books(args, coming, counts, received)) return;
         } else {
@@ -429,13 +426,11 @@ __device__ __forceinline__ void small_dispatch(const SmallDispatchArgs& args) {
                     return;
         }
     }
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 3);
     __syncthreads();
     if (counting) {
         if (args.sends) args.state->small_sent = sent;
         if (args.receives) args.state->small_received = received;
     }
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 4);
 }
 
 }  // namespace epctl::ep

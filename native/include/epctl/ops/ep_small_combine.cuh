@@ -202,7 +202,6 @@ __device__ __forceinline__ void meet(const SmallCombineArgs& args, uint64_t epoc
 }
 
 __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 0);
     const Slots slots = slots_of(args.shape.row_bytes, args.shape.num_topk, kReturnUnroll);
     const uint64_t returned = args.state->small_returned + 1;
     const uint64_t combined = args.state->small_combined + 1;
@@ -215,12 +214,10 @@ __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
         for (uint32_t unit = worker; unit < num_units; unit += num_workers)
             if (!return_unit(args, slots, unit / slots.num_units, unit % slots.num_units, num_rows, returned)) break;
     }
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 1);
     if (args.receives) {
         const uint32_t num_units = args.shape.num_tokens * slots.num_units;
         for (uint32_t unit = worker; unit < num_units; unit += num_workers)
             if (!combine_unit(args, slots, unit / slots.num_units, unit % slots.num_units, combined)) return;
-        if (threadIdx.x == 0) EPCTL_STAMP(args, 2);
         __syncthreads();
         if (blockIdx.x == gridDim.x - 1) meet(args, combined, false, true);
     }
@@ -229,7 +226,6 @@ __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
         if (args.sends) args.state->small_returned = returned;
         if (args.receives) args.state->small_combined = combined;
     }
-    if (threadIdx.x == 0) EPCTL_STAMP(args, 3);
 }
 
 }  // namespace epctl::ep
