@@ -7,6 +7,9 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import Any
+
+from epctl.core.errors import EpctlError
 
 
 def on_signals() -> None:
@@ -16,6 +19,23 @@ def on_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
+
+
+def run(app: Any) -> int:  # noqa: ANN401 - typer.Typer
+    """Runs the command line, and gives its exit code. Raises EpctlError for one that it does not understand."""
+    try:
+        return int(app(standalone_mode=False) or 0)
+    except Exception as error:
+        # The parser's errors, wherever it comes from: typer brings its own since 0.20.
+        if not hasattr(error, "format_message"):
+            raise
+        told = str(error.format_message()).strip()
+        if "\n" in told:  # help, for a command without arguments
+            sys.stderr.write(f"{told}\n")
+            return 2
+        path = getattr(getattr(error, "ctx", None), "command_path", "") or "epctl"
+        what = f"{told[:1].lower()}{told[1:]}".rstrip(".")
+        raise EpctlError(what, "the command line cannot be read so", f"see {path} --help") from None
 
 
 def open_streams() -> None:

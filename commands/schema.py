@@ -8,7 +8,7 @@ import typer
 
 from epctl.commands import options
 
-NAMES = ("snapshot", "doctor", "bundle", "plan", "bench", "selftest")
+NAMES = ("snapshot", "doctor", "bundle", "topo", "plan", "bench", "selftest", "fabric")
 
 
 def schema(
@@ -24,8 +24,10 @@ def schema(
     from epctl.core.doctor import Report
     from epctl.core.jsontext import dump
     from epctl.core.snapshot import Snapshot
+    from epctl.fabric.report import Report as FabricReport
     from epctl.model.plan.schema import schema as plan_schema
     from epctl.probes.bundle import Manifest
+    from epctl.topo import report as topo
 
     options.choice(format, ("json",), "--format")
     options.choice(name, NAMES, "NAME")
@@ -35,6 +37,8 @@ def schema(
         "bundle": Manifest,
         "bench": Record,
         "selftest": selftest.Report,
+        "fabric": FabricReport,
     }
-    found = plan_schema() if name == "plan" else msgspec.json.schema(kinds[name])
+    made = {"plan": plan_schema, "topo": topo.json_schema}
+    found = made[name]() if name in made else msgspec.json.schema(kinds[name])
     options.emit(dump(found).decode(), output)

@@ -46,7 +46,7 @@ def main() -> None:
     ending.open_streams()
     ending.on_signals()
     try:
-        app()
+        sys.exit(ending.run(app))
     except EpctlError as error:
         if debug:
             raise

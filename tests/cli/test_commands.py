@@ -261,3 +261,22 @@ def test_help_imports_nothing_heavy() -> None:
     code = "import sys; import epctl.cli; print(*(name for name in ('torch', 'pynvml', 'rich', 'numpy', 'msgspec') if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "what", "fix"),
+    [
+        (("plan", "--nope"), "no such option: --nope", "see epctl plan --help"),
+        (("nope",), "no such command 'nope'", "see epctl --help"),
+        (("bench", "--ranks", "x"), "'--ranks'", "see epctl bench --help"),
+        (("schema",), "'NAME'", "see epctl schema --help"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_gets_three_lines(argv: tuple[str, ...], what: str, fix: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "epctl", *argv], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, why, do = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert what in first
+    assert why.startswith("  why: ")
+    assert do == f"  do:  {fix}"
