@@ -279,4 +279,4 @@ def test_a_command_line_that_cannot_be_read_gets_three_lines(argv: tuple[str, ..
     assert first.startswith("error: ")
     assert what in first
     assert why.startswith("  why: ")
-    assert do == f"  do:  {fix}"
+    assert do == f"  do:  {fix.replace('epctl', 'python -m epctl')}"
