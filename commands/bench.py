@@ -71,7 +71,9 @@ def bench(
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
 ) -> None:
-    """Measure: each case is compared with its reference, then timed with a cold L2 cache after a barrier.
+    """Measure each case, once it agrees with its reference.
+
+    Each sample begins with a cold L2 cache, after a barrier.
 
     Options that say "ep:" choose the op ep where no --op is given. Starts one rank for each GPU here, or runs as a rank under torchrun,
     srun or mpirun. Exit code: 0 all was measured, 1 a case gave a wrong result or could not run, 2 usage, 3 warnings under --strict, 4 it

@@ -30,10 +30,10 @@ def build(
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
 ) -> None:
-    """Compile everything that epctl would otherwise compile at first use. No GPU is needed.
+    """Compile ahead what would otherwise be compiled at first use.
 
-    The cache is EPCTL_CACHE_DIR, else XDG_CACHE_HOME/epctl, else ~/.cache/epctl. Exit code: 0 all is there, 1 something does not
-    compile or is only there for this process, 2 usage, 4 a compiler or pybind11 is missing.
+    No GPU is needed. The cache is EPCTL_CACHE_DIR, else XDG_CACHE_HOME/epctl, else ~/.cache/epctl. Exit code: 0 all is there, 1 something
+    does not compile or is only there for this process, 2 usage, 4 a compiler or pybind11 is missing.
     """
     from epctl.core.jsontext import dump
     from epctl.native import building
@@ -75,40 +75,44 @@ def _bar() -> Iterator[Step]:
 
 
 def _text(built: Built) -> str:
+    from epctl.model.show.page import Look, Page
     from epctl.native.building import compilers_line
 
-    width = max(len(row.name) for row in built.rows)
-    lines = [f"{compilers_line(built)}, cache {built.cache or 'none'}"]
-    for row in built.rows:
-        how = "compiled" if row.built else "cached"
-        lines.append(f"{row.name:{width}}  {how:8}  {row.bytes >> 10:5} KiB  {_used(row) if row.kernels else row.kind}")
+    page = Page(Look())
+    page.line(f"{compilers_line(built)}, cache {built.cache or 'none'}")
+    rows = [(_cells(row), "") for row in built.rows]
+    page.table(rows, frozenset({2, 3, 4}), ("file", "", "KiB", "kernels", "regs", ""))
     fresh = sum(row.built for row in built.rows)
-    lines.append(f"{len(built.rows)} files: {fresh} compiled, {len(built.rows) - fresh} cached")
-    return "\n".join(lines) + "\n"
+    page.line(f"{len(built.rows)} files: {fresh} compiled, {len(built.rows) - fresh} cached")
+    return page.text()
 
 
-def _used(row: Row) -> str:
-    """Registers and local memory of the kernels of one file."""
-    from epctl.core.wording import counted
-
+def _cells(row: Row) -> tuple[str, ...]:
+    """Name, how it came, size, and the most registers and local memory that a kernel of the file takes."""
+    front = (row.name, "built" if row.built else "cached", str(row.bytes >> 10))
+    if not row.kernels:
+        return (*front, "", "", row.kind)
     registers = max(use.registers for use in row.kernels)
     stack = max(use.most_local_bytes for use in row.kernels)
     spills = max(use.spill_store_bytes for use in row.kernels)
-    memory = f"{stack} bytes of stack" if stack else "no spills"
-    spilled = f", {spills} of them spilled" if spills else ""
-    count = counted(len([use for use in row.kernels if use.registers]), "kernel")
-    return f"{count}, at most {registers} registers, {memory}{spilled}"
+    memory = f"{stack} B stack" if stack else "no local memory"
+    spilled = f", {spills} spilled" if spills else ""
+    count = sum(bool(use.registers) for use in row.kernels)
+    return (*front, str(count), str(registers), memory + spilled)
 
 
 def _list(listing: Listing) -> str:
-    lines = [f"cache {listing.cache or 'none: there is no home folder, and EPCTL_CACHE_DIR is not set'}"]
-    width = max((len(entry.name) for entry in listing.entries), default=0)
+    from epctl.model.show.page import Look, Page
+
+    page = Page(Look())
+    page.line(f"cache {listing.cache or 'none: there is no home folder, and EPCTL_CACHE_DIR is not set'}")
+    rows = []
     for entry in listing.entries:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.made_s))
         built_with = ", ".join((*entry.compilers, *([f"NCCL {entry.nccl}"] if entry.nccl else ())))
-        lines.append(f"{entry.name:{width}}  {entry.bytes >> 10:5} KiB  {made}  {built_with}")
-    lines += [f"broken, is made anew when it is needed: {path}" for path in listing.broken]
-    lines.append(
-        f"{len(listing.entries)} entries" if listing.entries else "nothing is cached; epctl build compiles ahead"
-    )
-    return "\n".join(lines) + "\n"
+        rows.append(((entry.name, str(entry.bytes >> 10), made, built_with), ""))
+    page.table(rows, frozenset({1}), ("file", "KiB", "made", "built with") if rows else ())
+    for path in listing.broken:
+        page.line(f"broken, is made anew when it is needed: {path}")
+    page.line(f"{len(listing.entries)} entries" if listing.entries else "nothing is cached; epctl build compiles ahead")
+    return page.text()

@@ -28,7 +28,10 @@ def capture(
     no_active: options.NoActive = False,
     python: options.Python = None,
 ) -> None:
-    """Write a bundle with the raw outputs and the snapshot of this node (or of --from, to redact it later)."""
+    """Write this node's raw outputs and snapshot into one file.
+
+    With --from, of a capture that is there already: to redact it later.
+    """
     from epctl.probes import capturing
 
     options.choice(format, ("text", "json"), "--format")
@@ -41,9 +44,12 @@ def capture(
     with options.progress("recording this node"):
         made = capturing.capture(request, path, sample)
     if format == "json":
+        import msgspec
+
         from epctl.core.jsontext import dump
 
-        options.emit(dump(made).decode(), None)
+        schema = {"name": "epctl.capture", "version": 1}
+        options.emit(dump({"schema": schema, **msgspec.structs.asdict(made)}).decode(), None)
     else:
         options.emit(
             f"{output}: {made.commands} commands, {made.files} files, {made.documents} documents, {made.bytes >> 10} KiB\n",

@@ -95,7 +95,9 @@ def fabric(
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
 ) -> None:
-    """Show where the bytes of a batch go: RDMA, spines, NVLink, the fullest link, and what the hash makes of it.
+    """Show where the bytes of a batch go, link by link.
+
+    RDMA, spines, NVLink, the fullest link, and what the hash makes of it.
 
     Exit code: 0 computed, 2 usage or a fabric that cannot be.
     """

@@ -153,7 +153,9 @@ def plan(
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
 ) -> None:
-    """Say what to expect before anything runs: SMs, QPs, buffers, mode, time and bandwidth, and what binds.
+    """Say what to expect before anything runs, and what binds.
+
+    SMs, QPs, buffers, mode, time and bandwidth.
 
     Exit code: 0 it fits, 1 a budget does not hold it (the nearest plan that fits is named), 2 usage or a set-up that cannot be.
     """

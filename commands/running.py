@@ -129,8 +129,8 @@ def placing(ranks: int | None, emulate_nodes: int | None, num_gpus: int) -> Plac
     size = job.placement.world_size if job.placement is not None else job.num_local * job.num_nodes
     if size % nodes:
         raise EpctlError(
-            f"{size} ranks make no {nodes} nodes",
-            "each emulated node has as many ranks",
+            f"{size} ranks do not divide into {nodes} nodes",
+            "every emulated node has the same number of ranks",
             f"give --ranks {size - size % nodes or nodes}, or another --emulate-nodes",
         )
     return job

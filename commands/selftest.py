@@ -45,10 +45,10 @@ def selftest(
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
 ) -> None:
-    """Compare every op with its reference, bit by bit; first show that the checks notice a wrong byte and a lost signal.
+    """Compare every op with its reference, bit by bit.
 
-    Each failure comes with one command that repeats it. Exit code: 0 all is right, 1 something is not or the checks proved blind,
-    2 usage, 4 it could not be run.
+    First the checks are shown to notice a wrong byte and a lost signal. Each failure comes with one command that repeats it. Exit code: 0
+    all is right, 1 something is not or the checks proved blind, 2 usage, 4 it could not be run.
     """
     from epctl.bench.job import Job
     from epctl.bench.selftest import SCHEMA
@@ -64,9 +64,11 @@ def selftest(
             )
         budget_s = _budget(budget, stress=stress)
         names = running.known_ops(op)
-        chosen, num_gpus = _tier(tier)
+        chosen, num_gpus, notice = _tier(tier)
         place = running.placing(ranks, emulate_nodes, num_gpus)
         if running.renders(place):
+            if notice:
+                typer.echo(f"note: {notice}", err=True)
             running.writable({"--output": output})
     job = Job(
         tier=cast("Literal['gpu', 'cpu']", chosen),
@@ -97,19 +99,18 @@ def _budget(given: float | None, *, stress: bool) -> float:
     return given
 
 
-def _tier(asked: str) -> tuple[str, int]:
-    """(tier, GPUs). Without a GPU the CPU stands in, which is told."""
+def _tier(asked: str) -> tuple[str, int, str]:
+    """(tier, GPUs, what to tell). Without a GPU the CPU stands in, which is told."""
     from epctl.bench import devices
 
     if asked == "cpu":
-        return "cpu", 0
+        return "cpu", 0, ""
     found = devices.visible()
     if asked == "gpu":
-        return "gpu", devices.required(found, "epctl selftest --tier gpu", "--tier cpu")
+        return "gpu", devices.required(found, "epctl selftest --tier gpu", "--tier cpu"), ""
     if found.num_gpus:
-        return "gpu", found.num_gpus
-    typer.echo(f"note: no GPU can be used here ({found.missing}): the CPU tier runs, and no kernel", err=True)
-    return "cpu", 0
+        return "gpu", found.num_gpus, ""
+    return "cpu", 0, f"no GPU can be used here ({found.missing}): the CPU tier runs, and no kernel"
 
 
 def _run(job: Job, place: Placing, format: str, output: Path | None) -> tuple[Report | None, int]:  # noqa: A002

@@ -41,21 +41,27 @@ def topo(
     ep: Annotated[
         str | None, typer.Option("--ep", metavar="N", help="Which scale-out x scale-up layout N ranks get, and why.")
     ] = None,
+    bench: Annotated[
+        Path | None,
+        typer.Option(
+            "--bench", metavar="FILE", help="Record of `epctl bench link --json FILE`: measured rates beside nominal ones."
+        ),
+    ] = None,
     host: Annotated[
         str | None,
         typer.Option("--host", metavar="NAME", help="The machine to write, where there are several (nccl-xml)."),
     ] = None,
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when sources disagree.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when sources disagree or a link is slow.")] = False,
     python: options.Python = None,
 ) -> None:
-    """Draw what is wired to what (GPUs, NVLinks, PCIe, NICs, switches), and say which NIC each GPU should use.
+    """Draw what is wired to what, and pair GPUs with NICs.
 
-    Without --from and --sample, of this machine.
+    GPUs, NVLinks, PCIe, NICs, ports and switches, and which NIC each GPU should use. Without --from and --sample, of this machine.
 
-    Exit code: 0 fine, 1 the EP size asked for is not possible, 2 usage or bad input, 3 sources disagree (under --strict), 4 no source
-    shows a GPU, NIC or switch.
+    Exit code: 0 fine, 1 the EP size asked for is not possible, 2 usage or bad input, 3 sources disagree or NVLink is measured below 80 % of nominal (under
+    --strict), 4 no source shows a GPU, NIC or switch.
     """
     if context.invoked_subcommand is not None:
         return _nothing_before(context)
@@ -68,7 +74,7 @@ def topo(
 
     with errors.told(format, SCHEMA):
         _check(format, host, python, from_files=bool(sources or samples))
-        report = report_of(_graph(sources or [], samples or [], python), _ranks(ep))
+        report = report_of(_timed(_graph(sources or [], samples or [], python), bench), _ranks(ep))
         text, notes = _written(report, format, output, host or "")
         options.emit(text, output)
     for note in notes:
@@ -119,6 +125,15 @@ def _graph(sources: list[Path], samples: list[str], python: str | None) -> Graph
         node = options.snapshot_of(None, None, active=False, python=python)
         inputs = [Input("this machine", node)]
     return gather(inputs)
+
+
+def _timed(graph: Graph, bench: Path | None) -> Graph:
+    if bench is None:
+        return graph
+    from epctl.commands.topo_bench import run_of
+    from epctl.topo.measured import with_run
+
+    return with_run(graph, run_of(bench))
 
 
 def _written(report: Report, format: str, output: Path | None, host: str) -> tuple[str, list[str]]:  # noqa: A002
@@ -200,7 +215,9 @@ def vm(
     ] = False,
     output: options.Output = None,
 ) -> None:
-    """Write the NCCL_TOPO_FILE of a virtual machine, out of the topology of its host and the addresses that its GPUs and NICs have inside.
+    """Write the NCCL_TOPO_FILE of a virtual machine.
+
+    It comes out of the topology of its host and the addresses that its GPUs and NICs have inside.
 
     Exit code: 0 written, 2 usage or bad input.
     """

@@ -43,6 +43,7 @@ def text(report: Report, style: Look) -> str:
         page.blank()
         _tree(page, tree, host)
         _matrices(page, tree, host)
+        topo_sections.measured(page, tree, host)
     if len(hosts) > MOST_TREES:
         page.blank()
         page.line(f"… and {len(hosts) - MOST_TREES} more machines (--format json has all)")

@@ -10,13 +10,16 @@ from epctl.model.show.page import Page
 from epctl.topo.choices import Pairing
 from epctl.topo.domains import Domains
 from epctl.topo.fabric_facts import FabricFacts
-from epctl.topo.graph import Node
+from epctl.topo.graph import Measured, Node
+from epctl.topo.measured import fastest, is_slow
 from epctl.topo.report import Report
 from epctl.topo.tree import Tree
 from epctl.topo.words import facts, label
 
 MOST_LINES = 40
 """Switches, machines or changes in a list; JSON has all."""
+MOST_PAIRS = 12
+"""Pairs of GPUs, both ways, that stand in a list; of more, a matrix shows the best rates."""
 
 
 def network(page: Page, tree: Tree, others: list[Node]) -> None:
@@ -87,6 +90,43 @@ def pairing(page: Page, pairing: Pairing, *, several: bool) -> None:
     if ucx:
         page.put("# one for each rank, in the order of its GPU", "  # ", first="  ", style="dim")
         page.lines.append(plain(f"  UCX_NET_DEVICES: {' '.join(line.value for line in ucx)}"))
+
+
+def measured(page: Page, tree: Tree, host: Node) -> None:
+    """What a bench run moved between pairs of GPUs, beside what their links are for."""
+    own = [one for one in tree.graph.measured if tree.host(one.a) == host.id]
+    if not own:
+        return
+    page.blank()
+    page.line("Measured NVLink, one way at a time, GB/s", "bold")
+    page.put(f"by {own[0].source}", "    ", first="  ", style="dim")
+    best = fastest(own)
+    if len(best) > MOST_PAIRS:
+        return _measured_matrix(page, tree, best)
+    rows = []
+    for (a, b), one in best.items():
+        by = {each.by: f"{each.gbs:.1f}" for each in own if (each.a, each.b) == (a, b)}
+        nominal, share = "?", "?"
+        if not isinstance(one.nominal_gbs, UnsetType):
+            nominal, share = f"{one.nominal_gbs:.1f}", f"{one.gbs / one.nominal_gbs:.0%}"
+        cells = (f"{tree.nodes[a].label} -> {tree.nodes[b].label}", by.get("SMs", "-"), by.get("copy engine", "-"))
+        rows.append(((*cells, nominal, share), "yellow" if is_slow(one) else ""))
+    page.table(rows, frozenset({1, 2, 3, 4}), ("", "SMs", "copy engine", "nominal", "share"))
+
+
+def _measured_matrix(page: Page, tree: Tree, best: dict[tuple[str, str], Measured]) -> None:
+    """From the GPU of the row to that of the column; columns that do not fit stand in a further table below."""
+    ends = list(dict.fromkeys(end for pair in best for end in pair))
+    first = max(len(tree.nodes[end].label) for end in ends)
+    wide = max(1, (page.look.width - first - 4) // 8)
+    for begin in range(0, len(ends), wide):
+        part = ends[begin : begin + wide]
+        rows = []
+        for a in ends:
+            cells = [f"{best[a, b].gbs:.1f}" if (a, b) in best else "X" if a == b else "-" for b in part]
+            slow = any(is_slow(best[a, b]) for b in part if (a, b) in best)
+            rows.append(((tree.nodes[a].label, *cells), "yellow" if slow else ""))
+        page.table(rows, frozenset(range(1, len(part) + 1)), ("", *(tree.nodes[b].label for b in part)))
 
 
 def _rate(gbps: float | UnsetType) -> str:

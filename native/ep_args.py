@@ -76,7 +76,7 @@ class Offsets(Struct, frozen=True):
 
 
 class SmallOffsets(Struct, frozen=True):
-    """SmallOffsets: places in symmetric memory, and the number of slots of each source."""
+    """SmallOffsets: places in symmetric memory, the number of slots of each source, and the bytes of those for dispatch."""
 
     masks: int
     experts: int
@@ -84,10 +84,11 @@ class SmallOffsets(Struct, frozen=True):
     here: int
     returned: int
     num_tokens: int
+    line_bytes: int
 
     def pack(self) -> bytes:
-        """48 bytes."""
-        return struct.pack("<6Q", *_fields(self))
+        """56 bytes."""
+        return struct.pack("<7Q", *_fields(self))
 
 
 def small_slot_bytes(row_bytes: int, num_details: int) -> int:
@@ -216,17 +217,18 @@ class Expand(Struct, frozen=True):
 
 
 class CombineOffsets(Struct, frozen=True):
-    """CombineOffsets: places in symmetric memory."""
+    """CombineOffsets: places in symmetric memory, and the bytes of one of the two tables."""
 
     told: int
     table: int
     landed: int
     partials: int
     weights: int
+    table_bytes: int
 
     def pack(self) -> bytes:
-        """40 bytes."""
-        return struct.pack("<5Q", *_fields(self))
+        """48 bytes."""
+        return struct.pack("<6Q", *_fields(self))
 
 
 class Combine(Struct, frozen=True):
@@ -253,7 +255,7 @@ class Combine(Struct, frozen=True):
     limits: Limits
 
     def pack(self) -> bytes:
-        """792 bytes."""
+        """800 bytes."""
         inner = list(_fields(self))[3:-2]
         ring = (self.ring.num_warps, self.ring.num_stages, self.ring.slot_bytes)
         head = self.peers.pack() + self.at.pack() + self.shape.pack()
@@ -320,7 +322,7 @@ class SmallDispatch(Struct, frozen=True):
     limits: Limits
 
     def pack(self) -> bytes:
-        """848 bytes."""
+        """856 bytes."""
         inner = list(_fields(self))[3:-1]
         head = self.peers.pack() + self.small.pack() + self.shape.pack()
         return head + struct.pack("<17Qq4I", *inner) + self.limits.pack()
@@ -351,7 +353,7 @@ class SmallCombine(Struct, frozen=True):
     limits: Limits
 
     def pack(self) -> bytes:
-        """800 bytes."""
+        """808 bytes."""
         inner = list(_fields(self))[3:-1]
         head = self.peers.pack() + self.small.pack() + self.shape.pack()
         return head + struct.pack("<12Q4I", *inner) + self.limits.pack()

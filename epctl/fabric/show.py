@@ -131,7 +131,8 @@ def _together(page: Page, report: Report) -> None:
 def _what_if(page: Page, report: Report) -> None:
     if not report.what_if:
         return
-    page.line("Fullest link with other queue pairs, mean over seeds", "bold")
+    seed = report.inputs["seed"]
+    page.line(f"Fullest link with other queue pairs: routing of seed {seed}, mean over seeds of the hash", "bold")
     rows = [
         (
             (

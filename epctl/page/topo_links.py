@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from epctl.page.topo_layout import GAP_Y, INDENT, WIDTH, Box, Places
 from epctl.topo.graph import Edge, Node
 from epctl.topo.tree import Tree
-from epctl.topo.words import drawn_edges, label
+from epctl.topo.words import drawn_edges, label, measured
 
 BAR = 2 * WIDTH
 """A box wider than that is a bar; lines reach it straight."""
@@ -83,7 +83,8 @@ class Links:
     def _other(self, a: str, b: str, edge: Edge) -> Drawn:
         name = f"{label(self.tree.nodes[a])} – {label(self.tree.nodes[b])}"
         d = self._ends.other(a, b, edge.kind)
-        return Drawn(edge.kind, a, b, name, d, edge.source, edge.detail, edge.num_links, edge.gbs)
+        detail = " ".join(part for part in (edge.detail, measured(edge)) if part)
+        return Drawn(edge.kind, a, b, name, d, edge.source, detail, edge.num_links, edge.gbs)
 
     def way(self, gpu: str, nic: str) -> list[Step]:
         """Lines from a GPU up and down to a NIC of its machine. As `Tree.way`, a chip-to-chip link is taken where the way uses one."""

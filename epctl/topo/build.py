@@ -49,7 +49,11 @@ def assemble(parts: Sequence[Part]) -> Graph:
     findings = dict.fromkeys([*disagreements(claims), *told])
     sources = tuple(part.source for part in parts)
     distances = tuple(dict.fromkeys(entry for part in parts for entry in part.distances))
-    return Graph(sources, tuple(nodes.values()), tuple(edges.values()), tuple(findings), distances)
+    measured = tuple(entry for part in parts for entry in part.measured)
+    if unknown := next((end for entry in measured for end in (entry.a, entry.b) if end not in nodes), ""):
+        why = f"its rate is told to or from {unknown}, which is nowhere described"
+        raise EpctlError("a measurement belongs to no GPU", why, "give a whole file")
+    return Graph(sources, tuple(nodes.values()), tuple(edges.values()), tuple(findings), distances, measured)
 
 
 def check_devices(nodes: Mapping[str, Node]) -> None:

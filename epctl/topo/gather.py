@@ -82,7 +82,7 @@ def _saved(graph: Graph, name: str, before: list[Part]) -> Part:
     for node in bare.nodes:
         if node.kind == "host":
             _once(node.id, name, before)
-    return Part(Source(name, "graph"), bare.nodes, bare.edges, (), bare.findings, bare.distances)
+    return Part(Source(name, "graph"), bare.nodes, bare.edges, (), bare.findings, bare.distances, bare.measured)
 
 
 def machine_name(name: str, tree: Tree) -> str:

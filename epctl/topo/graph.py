@@ -53,6 +53,25 @@ class Edge(Struct, frozen=True, omit_defaults=True):
     """All links together, one direction, 1e9 bytes/s; left out where it is not known."""
     num_links: int = 1
     detail: str = ""
+    measured_up_gbs: float | UnsetType = UNSET
+    """From `a` to `b`, of a bench run: best pair of GPUs that takes this link and no other one at its end. `source` then tells of it."""
+    measured_down_gbs: float | UnsetType = UNSET
+    """From `b` to `a`."""
+
+
+class Measured(Struct, frozen=True, omit_defaults=True):
+    """What a bench run moved from one GPU (`a`) to another (`b`) over NVLink while nothing else did: the best of its one-way cases."""
+
+    a: str
+    b: str
+    gbs: float
+    by: Literal["SMs", "copy engine"]
+    case: str
+    """Of `epctl bench link`."""
+    source: str
+    """Name of the record."""
+    nominal_gbs: float | UnsetType = UNSET
+    """All links between the two, one direction, by the other sources; left out where they do not tell."""
 
 
 class Distance(Struct, frozen=True):
@@ -76,7 +95,7 @@ class Source(Struct, frozen=True, omit_defaults=True):
     """Something the graph was made of. `sample`: packaged example data, not a machine of the user."""
 
     name: str
-    kind: Literal["live", "snapshot", "nccl_xml", "topo_matrix", "ibnetdiscover", "slurm", "graph"]
+    kind: Literal["live", "snapshot", "nccl_xml", "topo_matrix", "ibnetdiscover", "slurm", "graph", "bench"]
     sample: bool = False
     hand_made: bool = False
 
@@ -102,6 +121,7 @@ class Part(Struct, frozen=True):
     claims: tuple[Claim, ...] = ()
     findings: tuple[Finding, ...] = ()
     distances: tuple[Distance, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
 
 class Graph(Struct, frozen=True):
@@ -113,3 +133,5 @@ class Graph(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     distances: tuple[Distance, ...] = ()
     """Only of machines whose tree no source tells."""
+    measured: tuple[Measured, ...] = ()
+    """Pairs of GPUs that a bench run timed; one entry a pair, direction and engine."""

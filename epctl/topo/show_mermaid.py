@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from epctl.topo.graph import Graph, Node
 from epctl.topo.tree import Tree
-from epctl.topo.words import drawn, drawn_edges, drawn_parent, facts, gbs, label
+from epctl.topo.words import drawn, drawn_edges, drawn_parent, facts, gbs, label, measured
 
 _SHAPES = {
     "host": ("[[", "]]"),
@@ -34,9 +34,8 @@ def mermaid(graph: Graph) -> str:
             told = gbs(edge) if edge is not None else ""
             lines.append(f"  {ids[parent]} ---{f'|{told}|' if told else ''} {ids[node.id]}")
     for a, b, edge in drawn_edges(tree, set(ids)):
-        words = " ".join(
-            part for part in (f"{edge.num_links} x {edge.kind}" if edge.num_links > 1 else "", gbs(edge)) if part
-        )
+        many = f"{edge.num_links} x {edge.kind}" if edge.num_links > 1 else ""
+        words = ", ".join(part for part in (f"{many} {gbs(edge)}".strip(), measured(edge).strip("()")) if part)
         lines.append(f"  {ids[a]} {_LINES[edge.kind]}{f'|{words}|' if words else ''} {ids[b]}")
     return "\n".join(lines) + "\n"
 

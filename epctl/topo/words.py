@@ -53,7 +53,15 @@ def gbs(edge: Edge) -> str:
 def link(edge: Edge) -> str:
     """All that is known of a link: number, rate, how it is trained."""
     many = f"{edge.num_links} x " if edge.num_links > 1 else ""
-    return " ".join(part for part in (f"{many}{edge.kind}", gbs(edge), plain(edge.detail)) if part)
+    return " ".join(part for part in (f"{many}{edge.kind}", gbs(edge), plain(edge.detail), measured(edge)) if part)
+
+
+def measured(edge: Edge) -> str:
+    """`(measured 389.2 and 388.7 GB/s)`, towards `b` first; '' where nothing is."""
+    told = ["?" if each is UNSET else f"{float(each):.1f}" for each in (edge.measured_up_gbs, edge.measured_down_gbs)]
+    if told == ["?", "?"]:
+        return ""
+    return f"(measured {told[0] if told[0] == told[1] else ' and '.join(told)} GB/s)"
 
 
 def facts(node: Node) -> str:

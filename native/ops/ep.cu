@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
         barrier_init_fence();
     }
     if (args.sends) {
-        tell_table(args);
+        tell_table(args, sent);
         if (__syncthreads_and(wait_told(args, sent)) == 0) return;
         if (moves && args.expanded) push_sums(args, sent);
         if (moves && !args.expanded) push_rows(args, ring, sent);

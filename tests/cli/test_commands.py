@@ -280,3 +280,24 @@ def test_a_command_line_that_cannot_be_read_gets_three_lines(argv: tuple[str, ..
     assert what in first
     assert why.startswith("  why: ")
     assert do == f"  do:  {fix.replace('epctl', 'python -m epctl')}"
+
+
+def test_the_help_of_all_commands_fits_without_being_cut(run: Run) -> None:
+    for ran in (run("--help"), run("topo", "--help")):
+        commands = ran.out.partition("Commands:")[2]
+        assert len(commands.splitlines()) > 2
+        assert "..." not in commands
+        assert max(map(len, ran.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (("doctor", "--explain", "GPU-MIG-ON"), "epctl.check"),
+        (("doctor", "--explain", "deepep-2.5"), "epctl.profile"),
+        (("capture", "--sample", "laptop", "-o", "laptop.tar.gz"), "epctl.capture"),
+    ],
+)
+def test_json_names_its_schema(run: Run, tmp_path: Path, argv: tuple[str, ...], name: str) -> None:
+    ran = run(*(tmp_path / word if word.endswith(".tar.gz") else word for word in argv), "--format", "json")
+    assert json.loads(ran.out)["schema"] == {"name": name, "version": 1}

@@ -90,7 +90,7 @@ def test_ranks(ranks: int | None, nodes: int | None, gpus: int, found: int) -> N
 
 
 def test_ranks_that_do_not_fill_the_nodes() -> None:
-    with pytest.raises(EpctlError, match="5 ranks make no 2 nodes") as caught:
+    with pytest.raises(EpctlError, match="5 ranks do not divide into 2 nodes") as caught:
         running.placing(5, 2, 2)
     assert "--ranks 4" in caught.value.todo
 

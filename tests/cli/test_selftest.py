@@ -102,7 +102,7 @@ def test_one_line_a_case_while_it_runs() -> None:
         (("--tier", "cpu", "--case", "nothing/*"), 2, "error: --case 'nothing/*' fits no case\n"),
         (("--tier", "cpu", "--op", "gin", "--ranks", "1"), 4, "gin: one rank has no peer"),
         (("--tier", "cpu", "--op", "link", "--stress"), 2, "error: link has no random shapes\n"),
-        (("--tier", "cpu", "--ranks", "3", "--emulate-nodes", "2"), 2, "3 ranks make no 2 nodes"),
+        (("--tier", "cpu", "--ranks", "3", "--emulate-nodes", "2"), 2, "3 ranks do not divide into 2 nodes"),
         (("--tier", "cpu", "--ranks", "0"), 2, "--ranks 0"),
         (("--tier", "cpu", "--emulate-nodes", "0"), 2, "--emulate-nodes 0"),
         (("--seed", "-1"), 2, "--seed -1"),

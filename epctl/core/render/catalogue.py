@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from epctl.core.check import AREAS, Check, registered
 from epctl.core.errors import EpctlError
 from epctl.core.jsontext import dump
@@ -41,7 +43,7 @@ def explanation(id: str, format: str) -> str:  # noqa: A002
         raise EpctlError(f"there is no check or profile {id!r}", f"near it: {near}", "see `epctl doctor --list`")
     one = checks[id.upper()]
     if format == "json":
-        return dump(_facts(one)).decode()
+        return dump({"schema": {"name": "epctl.check", "version": 1}, **_facts(one)}).decode()
     rows = {
         "area": AREAS[one.area],
         "severity": one.severity,
@@ -73,7 +75,7 @@ def _rows(rows: dict[str, str]) -> list[str]:
 
 def _profile(profile: Profile, format: str) -> str:  # noqa: A002
     if format == "json":
-        return dump(profile).decode()
+        return dump({"schema": {"name": "epctl.profile", "version": 1}, **msgspec.to_builtins(profile)}).decode()
     rows = {
         "floors": ", ".join(f"{name} {floor}" for name, floor in profile.floors.items()),
         "requires": ", ".join(word.replace("_", " ") for word in profile.requires),

@@ -26,9 +26,17 @@ def refuse(name: str, value: object, expected: str) -> EpctlError:
     return EpctlError(f"{name} is {describe(value)}", f"expected is {expected}", f"change {name}")
 
 
-def tensor(name: str, value: Tensor, shape: tuple[int | None, ...], dtypes: tuple[Any, ...], device: Any) -> None:  # noqa: ANN401 - torch.device
+def tensor(
+    name: str,
+    value: Tensor,
+    shape: tuple[int | None, ...],
+    dtypes: tuple[Any, ...],
+    device: Any,  # noqa: ANN401 - torch.device
+    *,
+    align_bytes: int = 16,
+) -> None:
     """Raises EpctlError unless it is a contiguous tensor of that shape (None: any size), one of the dtypes, on the device, at a
-    multiple of 16 bytes."""
+    multiple of align_bytes: 16 for what is moved by vectors and bulk copies."""
     sizes = ", ".join("any" if size is None else str(size) for size in shape)
     names = " or ".join(str(dtype) for dtype in dtypes)
     expected = f"a contiguous {names} [{sizes}] on {device}"
@@ -39,8 +47,8 @@ def tensor(name: str, value: Tensor, shape: tuple[int | None, ...], dtypes: tupl
     )
     if not fits or value.dtype not in dtypes or value.device != device or not value.is_contiguous():
         raise refuse(name, value, expected)
-    if value.data_ptr() % 16:
-        raise refuse(name, value, f"{expected}, beginning at a multiple of 16 bytes")
+    if value.data_ptr() % align_bytes:
+        raise refuse(name, value, f"{expected}, beginning at a multiple of {align_bytes} bytes")
 
 
 def between(name: str, value: object, low: int, high: int) -> int:

@@ -13,7 +13,15 @@ from epctl.ops.ep.arguments import refuse
 from epctl.ops.ep.call import Result, address, checked_rows
 from epctl.ops.ep.call import Rows as SentRows
 from epctl.ops.ep.call import Wish as DispatchWish
-from epctl.ops.ep.checks import biases_of, check_combined, check_details, max_tokens_of
+from epctl.ops.ep.checks import (
+    biases_of,
+    check_combined,
+    check_details,
+    check_handle,
+    check_replay,
+    check_waits,
+    max_tokens_of,
+)
 from epctl.ops.ep.combining import Combining
 from epctl.ops.ep.dispatching import Dispatching
 from epctl.ops.ep.engine import Engine
@@ -24,11 +32,13 @@ from epctl.ops.ep.layout import Rows, layout_for, rows_for
 from epctl.ops.ep.pulling import Pulling
 from epctl.ops.ep.small import SmallCombining, SmallDispatching
 from epctl.ops.ep.sms import theoretical_num_qps, theoretical_num_sms
-from epctl.ops.ep.streams import Streams
+from epctl.ops.ep.streams import Streams, record
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""
 MAX_LOCAL_EXPERTS = 1024
+_UNDESTROYED: dict[int, tuple[Engine, HostCounts]] = {}
+"""Of buffers that nobody has destroyed: kernels and CUDA graphs may still use their memory when the Python object is gone."""
 
 
 class EPBuffer:
@@ -38,6 +48,10 @@ class EPBuffer:
     symmetric memory: it stays valid until the next dispatch but one on this buffer. With zero_copy=False outputs are copied into
     memory of their own, for callers that keep them. All calls on a buffer are made by all ranks in the same order; they may come
     from several streams, and are put in order.
+
+    A captured call has its place for outputs fixed: each replay overwrites those of the replay before, and counts as no dispatch for
+    the lifetimes above. Replays are put in order with other calls by whoever launches them. All blocks of a kernel run at once: calls
+    that go on beside other communication on the same GPU (another buffer, NCCL) must leave it SMs by num_sms, or both may wait for ever.
 
     Args:
         group: torch.distributed process group; one GPU for each rank, all in one NVLink domain.
@@ -101,6 +115,7 @@ class EPBuffer:
         self.num_bytes = needed
         self._streams = Streams(self._engine)
         self._host = HostCounts(host_counts.HEAD + MAX_LOCAL_EXPERTS, num_cpu_timeout_secs, self._engine)
+        _UNDESTROYED[id(self._engine)] = (self._engine, self._host)
         self._pending_dispatch: EventOverlap | None = None
         self._pending_combine: EventOverlap | None = None
 
@@ -158,7 +173,13 @@ class EPBuffer:
         """All ranks meet on the GPU; with_cpu_sync: the host waits for it, and learns of waits that gave up. Raises EpctlError."""
         import torch
 
-        stream = self._streams.comm if use_comm_stream else torch.cuda.current_stream()
+        if torch.cuda.is_current_stream_capturing():
+            raise EpctlError(
+                "barrier() cannot be captured in a CUDA graph",
+                "its number is counted on the host, and would be the same at each replay",
+                "call it before or after the graph",
+            )
+        stream = self._streams.comm if use_comm_stream else torch.cuda.current_stream(self.engine.device)
         self.engine.follow(stream)
         self._domain.barrier(stream.cuda_stream)
         if with_cpu_sync:
@@ -173,6 +194,7 @@ class EPBuffer:
 
         engine, self._engine = self._engine, None
         torch.cuda.synchronize(engine.device)
+        _UNDESTROYED.pop(id(engine), None)
         if self._owned:
             self._domain.close(failed=self._domain.timeout() is not None)
         else:
@@ -192,7 +214,7 @@ class EPBuffer:
         expert_alignment: int | None = None,
         num_sms: int = 0,
         num_qps: int = 0,
-        previous_event: EventHandle | None = None,
+        previous_event: EventHandle | EventOverlap | None = None,
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
         handle: EPHandle | None = None,
@@ -209,10 +231,10 @@ class EPBuffer:
         Args:
             x: BF16 [T, H], or (float8_e4m3fn [T, H], scales [T, ceil(H/128)] float32 or [T, ceil(H/512)] int32 with four UE8M0
                 exponents each). 0 <= T <= num_max_tokens_per_rank.
-            topk_idx: int64 or int32 [T, K], −1: no selection. None with `handle`.
+            topk_idx: int64 or int32 [T, K]. −1, and whatever else is no expert, is no selection. None with `handle`.
             topk_weights: float32 [T, K] or None.
             cumulative_local_expert_recv_stats: int32 [e], real counts are added.
-            handle: of an earlier dispatch: the same routing with new data, without counting.
+            handle: of an earlier dispatch: the same routing with new data, without counting. What is told beside it must agree with it.
             do_cpu_sync: True: the host learns the counts and outputs have exactly N rows. False: capacity R × M rows, no host wait,
                 may be captured in a CUDA graph. None: True unless cached or capturing.
             do_expand: one row for each (token, local expert), grouped by expert and aligned to expert_alignment.
@@ -227,12 +249,21 @@ class EPBuffer:
         del num_qps
         engine = self.engine
         self._check_before(previous_event, allocate_on_comm_stream)
+        check_waits(engine, waited_ns)
+        if self._pending_dispatch is not None:
+            raise EpctlError(
+                "a deferred dispatch is under way",
+                "its rows have been sent and not taken yet",
+                "wait for its event first",
+                exit_code=1,
+            )
         rows = checked_rows(x, self._rows.hidden, self._rows.row_bytes, engine.device)
         cached = handle is not None
         if handle is None:
             handle = self._new_handle(rows, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_expand)
         else:
             handle = self._replayed(handle, rows, topk_idx)
+            check_replay(handle, num_experts, num_max_tokens_per_rank, expert_alignment, do_expand)
         check_details(engine, handle, topk_weights, cumulative_local_expert_recv_stats)
         capturing = torch.cuda.is_current_stream_capturing()
         syncs = not (cached or capturing) if do_cpu_sync is None else bool(do_cpu_sync)
@@ -250,23 +281,20 @@ class EPBuffer:
             address(waited_ns),
         )
         stream = self._streams.begin(previous_event, async_with_compute_stream)
-        made = (SmallDispatching if handle.is_small else Dispatching)(engine, rows, handle, topk_weights, wish)
-        kept = (rows.x, rows.scales, topk_weights, handle.topk_idx)
-        if self._pending_dispatch is not None:
-            raise EpctlError(
-                "a deferred dispatch is under way",
-                "its rows have been sent and not taken yet",
-                "wait for its event first",
-                exit_code=1,
-            )
-        self.num_calls += 1
+        # Whatever is allocated from here on belongs to the stream of the call: another one's memory may still be in use there.
         with torch.cuda.stream(stream):
+            made = (SmallDispatching if handle.is_small else Dispatching)(engine, rows, handle, topk_weights, wish)
+            self.num_calls += 1
             made.send(stream, cumulative_local_expert_recv_stats, self._host)
+            given = (rows.x, rows.scales, topk_weights, cumulative_local_expert_recv_stats, waited_ns)
             if defer_epilogue:
-                self._pending_dispatch = self._streams.deferred(stream, kept, lambda now: self._dispatched(made, now))
+                self._pending_dispatch = self._streams.deferred(
+                    stream, (*given, *handle.tensors()), made.outputs, lambda now: self._dispatched(made, now)
+                )
                 return self._pending_dispatch
             result = made.receive(stream, self._host)
-        event = self._streams.end(stream, kept, (result.x, result.topk_idx, result.topk_weights))
+        results = (result.x, result.topk_idx, result.topk_weights, *handle.tensors())
+        event = self._streams.end(stream, (*given, *handle.tensors()), results)
         return (*_dispatched(result), event)
 
     def _dispatched(self, made: Dispatching | SmallDispatching, stream: Any) -> Any:  # noqa: ANN401 - torch.cuda.Stream, a tuple
@@ -287,7 +315,9 @@ class EPBuffer:
         num_tokens = int(rows.x.shape[0])
         if topk_idx is None:
             raise refuse("topk_idx", topk_idx, "a tensor [tokens, topk], since there is no handle to replay")
-        arguments.tensor("topk_idx", topk_idx, (num_tokens, None), (torch.int64, torch.int32), self.engine.device)
+        arguments.tensor(
+            "topk_idx", topk_idx, (num_tokens, None), (torch.int64, torch.int32), self.engine.device, align_bytes=4
+        )
         arguments.topk(int(topk_idx.shape[1]))
         if topk_idx.shape[1] > self._rows.num_topk:
             raise refuse(
@@ -307,6 +337,7 @@ class EPBuffer:
     def _replayed(self, handle: EPHandle, rows: SentRows, topk_idx: Tensor) -> EPHandle:
         if topk_idx is not None:
             raise refuse("topk_idx", topk_idx, "None together with handle, which brings the routing")
+        check_handle(handle)
         handle.check(self)
         if int(rows.x.shape[0]) != handle.num_tokens:
             raise refuse("x", rows.x, f"{handle.num_tokens} tokens, as in the dispatch that made the handle")
@@ -323,7 +354,7 @@ class EPBuffer:
         bias: Any = None,  # noqa: ANN401 - None, a tensor, or two
         num_sms: int = 0,
         num_qps: int = 0,
-        previous_event: EventHandle | None = None,
+        previous_event: EventHandle | EventOverlap | None = None,
         async_with_compute_stream: bool = False,
         allocate_on_comm_stream: bool = False,
         defer_epilogue: bool = False,
@@ -346,6 +377,8 @@ class EPBuffer:
         del num_qps
         engine = self.engine
         self._check_before(previous_event, allocate_on_comm_stream)
+        check_waits(engine, waited_ns)
+        check_handle(handle)
         handle.check(self)
         if self._pending_combine is not None:
             raise EpctlError(
@@ -362,12 +395,15 @@ class EPBuffer:
         way: type[SmallCombining | Combining | Pulling] = SmallCombining if handle.is_small else Combining
         if handle.do_expand and not self.allow_multiple_reduction:
             way = Pulling
-        made = way(engine, x, handle, topk_weights, biases, wish)
-        kept = (x, topk_weights, *biases, handle.routes, handle.topk_idx)
         with torch.cuda.stream(stream):
+            made = way(engine, x, handle, topk_weights, biases, wish)
             made.send(stream)
+            kept = (x, topk_weights, *biases, waited_ns, *handle.tensors())
+            record(
+                handle.tensors(), stream
+            )  # they may have been made in another stream, also where the call is not asynchronous
             if defer_epilogue:
-                self._pending_combine = self._streams.deferred(stream, kept, lambda now: self._combined(made, now))
+                self._pending_combine = self._streams.deferred(stream, kept, (), lambda now: self._combined(made, now))
                 return self._pending_combine
             result = made.receive(stream)
         return (*result, self._streams.end(stream, kept, result))
@@ -376,7 +412,7 @@ class EPBuffer:
         self._pending_combine = None
         return made.receive(stream)
 
-    def _check_before(self, previous_event: EventHandle | None, allocate_on_comm_stream: bool) -> None:
+    def _check_before(self, previous_event: EventHandle | EventOverlap | None, allocate_on_comm_stream: bool) -> None:
         if previous_event is not None and not allocate_on_comm_stream:
             raise refuse("previous_event", previous_event, "allocate_on_comm_stream=True together with it")
         self._domain.check()

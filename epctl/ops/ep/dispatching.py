@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from epctl.core.errors import EpctlError
 from epctl.native.ep_args import Dispatch, Offsets, Shape
 from epctl.ops.ep.call import Result, Rows, Wish, address, learn, shape_of
+from epctl.ops.ep.checks import check_blocks
 from epctl.ops.ep.engine import Engine
 from epctl.ops.ep.expanding import Sources, expand
 from epctl.ops.ep.handle import EPHandle
@@ -29,6 +30,12 @@ class Dispatching:
         self._cached = handle.routes is not None
         self._call_idx = handle.call_idx
         self.experts_per_rank = handle.num_experts // engine.domain.num_ranks
+        check_blocks(engine, rows.row_bytes, handle.num_max_tokens_per_rank, wish.num_blocks)
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """Memory that is written to, but for the buffer's own: none."""
+        return ()
 
     @property
     def _shape(self) -> Shape:

@@ -58,6 +58,7 @@ class Engine:
         self.small_tokens = ep_args.SMALL_TOKENS
         """Calls for up to so many tokens of each rank use the kernels for few tokens."""
         self._last_stream: Stream | None = None
+        self._last_captured: Stream | None = None
         self._rings: dict[tuple[int, int, int], Ring] = {}
 
     def _kernel(self, name: str, block_threads: int, shared_bytes: int = 0) -> Kernel:
@@ -113,10 +114,15 @@ class Engine:
         """The stream goes on after everything that this buffer was last used for, in whatever stream that was."""
         import torch
 
-        last = self._last_stream
-        self._last_stream = stream
-        if last is None or last == stream or torch.cuda.is_current_stream_capturing():
-            return
+        if torch.cuda.is_current_stream_capturing():
+            # What is captured runs later: it neither waits for what was launched, nor does that end with it.
+            last, self._last_captured = self._last_captured, stream
+            if last is None or last == stream or not _captures(last):
+                return
+        else:
+            last, self._last_stream = self._last_stream, stream
+            if last is None or last == stream:
+                return
         stream.wait_event(last.record_event())
 
     def dispatch(self, arguments: Dispatch, num_blocks: int, stream: Stream) -> None:
@@ -147,3 +153,10 @@ class Engine:
     def small_combine(self, arguments: SmallCombine, num_blocks: int, stream: Stream) -> None:
         """Launches epctl_ep_small_combine."""
         self._small_combine.launch(num_blocks, stream.cuda_stream, arguments.pack())
+
+
+def _captures(stream: Stream) -> bool:
+    import torch
+
+    with torch.cuda.stream(stream):
+        return bool(torch.cuda.is_current_stream_capturing())

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from epctl.native.ep_args import Expand, Shape
+from epctl.native.ep_args import MAX_BLOCKS, Expand, Shape
 from epctl.ops.ep.call import Result, Rows, Wish, address
 from epctl.ops.ep.engine import Engine
 from epctl.ops.ep.handle import EPHandle
@@ -71,7 +71,7 @@ def expand(
         num_rows,
         engine.limits(),
     )
-    engine.expand(told, engine.num_sms, stream)
+    engine.expand(told, min(engine.num_sms, MAX_BLOCKS), stream)
     handle.keep_metadata(metadata)
     return Result(x if scales is None else (x, scales), None, weights, handle)
 

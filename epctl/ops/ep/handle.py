@@ -26,7 +26,7 @@ class EPHandle:
 
     def __init__(self, buffer: Any, call_idx: int, topk_idx: Tensor, num_tokens: int) -> None:  # noqa: ANN401 - EPBuffer
         self._buffer = buffer
-        self._version = topk_idx._version
+        self._version = _version_of(topk_idx)
         self.call_idx = call_idx
         self.topk_idx = topk_idx
         self.num_tokens = num_tokens
@@ -56,6 +56,11 @@ class EPHandle:
             self._metadata = self._read_metadata()
         return self._metadata
 
+    def tensors(self) -> tuple[Any, ...]:
+        """All that kernels read of it."""
+        # The three counts are parts of one tensor.
+        return self.topk_idx, self.routes, self.psum_num_recv_tokens_per_scaleup_rank, self._metadata
+
     def keep_metadata(self, metadata: Tensor) -> None:
         """Of an expanded dispatch: memory of its own."""
         self._metadata = metadata
@@ -73,10 +78,15 @@ class EPHandle:
                 "use it with the buffer that made it",
                 exit_code=1,
             )
-        if self.topk_idx._version != self._version:
+        if _version_of(self.topk_idx) != self._version:
             raise EpctlError(
                 "topk_idx has been changed since the dispatch",
                 "the handle refers to it, and combine needs it as it was",
                 "give dispatch a copy, or change topk_idx only after the last use of the handle",
                 exit_code=1,
             )
+
+
+def _version_of(tensor: Tensor) -> int | None:
+    """How often it has been written to; None in inference mode, where PyTorch does not count."""
+    return None if tensor.is_inference() else int(tensor._version)

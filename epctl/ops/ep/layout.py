@@ -124,16 +124,17 @@ def layout_for(rows: Rows) -> Layout:
 def _combine(rows: Rows, at: int) -> tuple[CombineOffsets, int]:
     """(places, end)."""
     found = []
+    table_bytes = _align(rows.num_ranks * (rows.max_tokens + 1) * FLOAT_BYTES)
     for num_bytes in (
         rows.num_ranks * WORD_BYTES,
-        rows.num_ranks * (rows.max_tokens + 1) * FLOAT_BYTES,
+        2 * table_bytes,
         rows.capacity * WORD_BYTES,
         rows.capacity * rows.hidden * BF16_BYTES,
         rows.capacity * rows.num_topk * FLOAT_BYTES,
     ):
         found.append(at)
         at += _align(num_bytes)
-    return CombineOffsets(found[0], found[1], found[2], found[3], found[4]), at
+    return CombineOffsets(found[0], found[1], found[2], found[3], found[4], table_bytes), at
 
 
 def _small(rows: Rows, at: int) -> tuple[SmallOffsets, int]:
@@ -142,16 +143,17 @@ def _small(rows: Rows, at: int) -> tuple[SmallOffsets, int]:
     slots = 2 * rows.num_ranks * num_tokens
     experts = 2 * rows.num_ranks * -(-MAX_EXPERTS // rows.num_ranks)
     found = []
+    line_bytes = small_slot_bytes(rows.row_bytes, rows.scale_bytes // FLOAT_BYTES + 2 * rows.num_topk)
     for num_bytes in (
         2 * rows.num_ranks * SMALL_BATCHES * WORD_BYTES,
         experts * WORD_BYTES,
-        slots * small_slot_bytes(rows.row_bytes, rows.scale_bytes // FLOAT_BYTES + 2 * rows.num_topk),
+        slots * line_bytes,
         rows.num_ranks * WORD_BYTES,
         slots * small_slot_bytes(rows.hidden * BF16_BYTES, rows.num_topk),
     ):
         found.append(at)
         at += _align(num_bytes)
-    return SmallOffsets(found[0], found[1], found[2], found[3], found[4], num_tokens), at
+    return SmallOffsets(found[0], found[1], found[2], found[3], found[4], num_tokens, line_bytes), at
 
 
 def expanded_capacity(num_ranks: int, max_tokens: int, num_topk: int, experts_per_rank: int, alignment: int) -> int:

@@ -31,6 +31,11 @@ class SmallDispatching:
         self._shape = shape_of(rows, handle, engine.domain.num_ranks)
         self._out = self._allocate()
 
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """Memory that is written to."""
+        return self._out
+
     def _allocate(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Rows, scales, indices, weights and metadata for as many rows as may come."""
         import torch
@@ -143,6 +148,10 @@ class SmallCombining:
     def _launch(self, stream: Stream, out: Tensor, weights: Tensor, *, sends: bool, receives: bool) -> None:
         handle, engine, wish = self._handle, self._engine, self._wish
         small: SmallOffsets = engine.layout.small
+        num_rows = int(handle.recv_src_metadata.shape[0])
+        if not handle.do_expand:
+            # Rows are read before it is known whether they count: not behind the end of x.
+            num_rows = min(num_rows, int(self._x.shape[0]))
         told = SmallCombine(
             engine.peers,
             small,
@@ -162,7 +171,7 @@ class SmallCombining:
             handle.do_expand,
             sends,
             receives,
-            handle.recv_src_metadata.shape[0],
+            num_rows,
             engine.limits(),
         )
         engine.small_combine(told, wish.num_blocks, stream)

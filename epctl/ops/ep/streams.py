@@ -21,12 +21,14 @@ class Streams:
         self._engine = engine
         self.comm: Stream = torch.cuda.Stream(engine.device, priority=-1)
 
-    def begin(self, previous_event: EventHandle | None, asynchronous: bool) -> Stream:
+    def begin(self, previous_event: EventHandle | EventOverlap | None, asynchronous: bool) -> Stream:
         """The stream of the call, which goes on after what it has to wait for."""
         import torch
 
         current = torch.cuda.current_stream(self._engine.device)
         stream = self.comm if asynchronous else current
+        if isinstance(previous_event, EventOverlap):
+            previous_event = previous_event.event
         if previous_event is not None:
             stream.wait_event(previous_event.event)
         elif asynchronous:
@@ -41,26 +43,31 @@ class Streams:
         current = torch.cuda.current_stream(self._engine.device)
         if stream == current:
             return EventOverlap()
-        for one in tensors_of(kept):
-            one.record_stream(stream)
-        for one in tensors_of(results):
-            if self._engine.offset_of(one) is None:
-                one.record_stream(current)
+        record(kept, stream)
+        record(tuple(one for one in tensors_of(results) if self._engine.offset_of(one) is None), current)
         return EventOverlap(EventHandle(stream), tensors_of(kept))
 
-    def deferred(self, stream: Stream, kept: tuple[Any, ...], rest: Callable[[Stream], Any]) -> EventOverlap:
-        """The rest runs in the stream that is current when the event is waited for."""
+    def deferred(
+        self, stream: Stream, kept: tuple[Any, ...], outputs: tuple[Any, ...], rest: Callable[[Stream], Any]
+    ) -> EventOverlap:
+        """The rest runs in the stream that is current when the event is waited for. `outputs`: memory that it will write to."""
         import torch
 
-        for one in tensors_of(kept):
-            one.record_stream(stream)
+        record(kept, stream)
 
         def finish() -> Any:  # noqa: ANN401 - a tuple
             now = torch.cuda.current_stream(self._engine.device)
             self._engine.follow(now)
+            record((*kept, *outputs), now)
             return rest(now)
 
         return EventOverlap(EventHandle(stream), tensors_of(kept), finish)
+
+
+def record(values: tuple[Any, ...], stream: Stream) -> None:
+    """Their memory is not given to others before what the stream has to do now. Nothing for those that were made in it."""
+    for one in tensors_of(values):
+        one.record_stream(stream)
 
 
 def tensors_of(values: tuple[Any, ...]) -> tuple[Any, ...]:

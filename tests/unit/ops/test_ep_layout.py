@@ -54,6 +54,38 @@ def test_parts_follow_each_other_without_overlap(shape: tuple[int, int, int, int
     assert last + size <= layout.slot_begin + NUM_SLOTS * layout.slot_bytes <= layout.num_bytes
 
 
+@given(shape=SHAPES, fp8=st.booleans(), max_tokens=st.integers(1, 16384))
+def test_calls_of_either_parity_keep_apart_whatever_their_shapes(
+    shape: tuple[int, int, int, int], fp8: bool, max_tokens: int
+) -> None:
+    """A rank that is one call ahead writes while others still read: where it does must not depend on the call's own sizes."""
+    num_ranks, most_tokens, hidden, num_topk = shape
+    layout = layout_for(rows_for(num_ranks, most_tokens, hidden, num_topk, fp8=fp8))
+    combine, small = layout.combine, layout.small
+    called = min(max_tokens, most_tokens)
+    assert num_ranks * (called + 1) * 4 <= combine.table_bytes
+    assert combine.table + 2 * combine.table_bytes <= combine.landed
+    scales = -(-hidden // 128)
+    for row_bytes, num_scales in ((hidden, scales), (hidden, -(-scales // 4)), *(() if fp8 else ((2 * hidden, 0),))):
+        for topk in (1, num_topk):
+            assert ep_args.small_slot_bytes(row_bytes, num_scales + 2 * topk) <= small.line_bytes
+    assert small.line_bytes % ep_args.GROUP_BYTES == 0
+    assert small.lines + 2 * num_ranks * small.num_tokens * small.line_bytes <= small.here
+    words = 2 * num_ranks * -(-ep_args.MAX_EXPERTS // num_ranks)
+    assert small.experts + 8 * words <= small.lines
+    control = control_parts(num_ranks)
+    assert control[1] + 8 * 2 * num_ranks * (num_ranks + -(-ep_args.MAX_EXPERTS // num_ranks)) <= control[2]
+
+
+def test_kernels_find_words_of_counts_by_what_no_call_changes() -> None:
+    """The number of experts is a call's own: a stride made of it would let one call's words lie on another's."""
+    for name in ("ep_count.cuh", "ep_dispatch.cuh", "ep_small.cuh"):
+        text = (HEADER.parent / name).read_text("utf-8")
+        assert "num_ranks + args.shape.experts_per_rank" not in text
+        assert "columns = num_ranks + each" not in text
+        assert not re.search(r"\) \* each \+ i % each", text)
+
+
 def test_half_the_room_for_rows_of_fp8() -> None:
     wide, narrow = (layout_for(rows_for(2, 4096, 7168, 8, fp8=fp8)) for fp8 in (False, True))
     assert wide.slot_bytes - narrow.slot_bytes == 2 * 4096 * 7168

@@ -58,7 +58,7 @@ struct EpShape {
 // that they need no flag beside them.
 struct EpOffsets {
     uint64_t ready;      // [source] dispatch number: the source's outputs may be written
-    uint64_t totals;     // [2][source][ranks + experts_per_rank] words: tokens for each rank, entries for my experts
+    uint64_t totals;     // [2][source][total_columns] words: tokens for each rank, entries for my experts
     uint64_t arrived;    // [source] units of kEpArrivalUnit
     uint64_t announced;  // [2][source][2]: where the source's rows and weights for combine lie
     uint64_t pulled;     // [source] units: how much of my rows the source has read
@@ -103,11 +103,12 @@ constexpr uint32_t kSmallBatches = kSmallTokens / 32;
 // Offsets in symmetric memory, each for both parities of the call's number.
 struct SmallOffsets {
     uint64_t masks;       // [2][source][kSmallBatches] words: which of 32 tokens come
-    uint64_t experts;     // [2][source][experts_per_rank] words: entries for my experts
-    uint64_t lines;       // [2][source][kSmallTokens] slots of lines, for dispatch
-    uint64_t here;        // [2][source] numbers of combines that have begun
+    uint64_t experts;     // [2][source][max_local_experts] words: entries for my experts
+    uint64_t lines;       // [2][source][tokens] slots of lines, for dispatch
+    uint64_t here;        // [source] numbers of combines that have begun
     uint64_t returned;    // [2][source][tokens] slots of lines, for combine
     uint64_t num_tokens;  // slots of each source
+    uint64_t line_bytes;  // of a slot for dispatch, whatever the rows of a call: its number alone tells where it lies
 };
 
 struct SmallDispatchArgs {
@@ -196,11 +197,12 @@ struct ExpandArgs {
 
 // Offsets in symmetric memory for combine. Tokens are counted up to EpShape.max_tokens for each rank.
 struct CombineOffsets {
-    uint64_t told;      // [home] units of kEpArrivalUnit: the home's part of the table is written
-    uint64_t table;     // [home][max_tokens + 1]: my row of the home's token, −1: none; then the number of its tokens
-    uint64_t landed;    // [source][max_tokens] numbers of the call whose row is there
-    uint64_t partials;  // [source][max_tokens] rows
-    uint64_t weights;   // [source][max_tokens][num_topk]
+    uint64_t told;         // [home] units of kEpArrivalUnit: the home's part of the table is written
+    uint64_t table;        // [2][home][max_tokens + 1]: my row of the home's token, −1: none; then how many it has
+    uint64_t landed;       // [source][max_tokens] numbers of the call whose row is there
+    uint64_t partials;     // [source][max_tokens] rows
+    uint64_t weights;      // [source][max_tokens][num_topk]
+    uint64_t table_bytes;  // of one of the two tables, whatever the call's max_tokens
 };
 
 // Every rank pushes what it has for others to the tokens' homes, and adds up its own tokens as their rows arrive.
@@ -247,10 +249,10 @@ struct PullArgs {
     WaitLimits limits;
 };
 
-static_assert(sizeof(SmallDispatchArgs) == 848 && sizeof(SmallCombineArgs) == 800, "native/ep_args.py");
+static_assert(sizeof(SmallDispatchArgs) == 856 && sizeof(SmallCombineArgs) == 808, "native/ep_args.py");
 static_assert(sizeof(EpShape) == 32 && sizeof(EpOffsets) == 80, "native/ep_args.py");
 static_assert(sizeof(DispatchArgs) == 872 && offsetof(DispatchArgs, limits) == 848, "native/ep_args.py");
 static_assert(sizeof(FinishArgs) == 704 && sizeof(ExpandArgs) == 192, "native/ep_args.py");
-static_assert(sizeof(PullArgs) == 824 && sizeof(CombineArgs) == 792, "native/ep_args.py");
+static_assert(sizeof(PullArgs) == 824 && sizeof(CombineArgs) == 800, "native/ep_args.py");
 
 }  // namespace epctl

@@ -11,12 +11,15 @@ constexpr uint32_t kNoRow = 0xffffffffu;
 
 // ---- The table: each home tells which of its tokens are which rows of each rank.
 
-__device__ __forceinline__ uint32_t* table_of(const CombineArgs& args, uint32_t at_rank, uint32_t home) {
-    return at<uint32_t>(args.peers, at_rank, args.at.table) + static_cast<uint64_t>(home) * (args.shape.max_tokens + 1);
+// Two of them take turns: a home that is done with a call may write the next table while others still read this one.
+__device__ __forceinline__ uint32_t* table_of(const CombineArgs& args, uint32_t at_rank, uint32_t home,
+                                              uint64_t epoch) {
+    return at<uint32_t>(args.peers, at_rank, args.at.table + (epoch & 1) * args.at.table_bytes) +
+           static_cast<uint64_t>(home) * (args.shape.max_tokens + 1);
 }
 
 // All threads; the block's part is told when all have written.
-__device__ __forceinline__ void tell_table(const CombineArgs& args) {
+__device__ __forceinline__ void tell_table(const CombineArgs& args, uint64_t epoch) {
     const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank, num_topk = args.shape.num_topk;
     const uint32_t num_batches = (args.shape.num_tokens + kWarpThreads - 1) / kWarpThreads;
     for (uint32_t batch = blockIdx.x + warp_idx() * gridDim.x; batch < num_batches; batch += gridDim.x * kWarps) {
@@ -34,12 +37,12 @@ __device__ __forceinline__ void tell_table(const CombineArgs& args) {
             for (uint32_t k = 0; k < kEpMaxTopk; ++k)
                 if (routes[k] >= 0 && static_cast<uint32_t>(routes[k]) >> kRowBits == rank)
                     row = static_cast<uint32_t>(routes[k]) & kRowMask;
-            table_of(args, rank, me)[token] = row;
+            table_of(args, rank, me, epoch)[token] = row;
         }
     }
     if (blockIdx.x == 0)
         for (uint32_t rank = threadIdx.x; rank < num_ranks; rank += kThreads)
-            table_of(args, rank, me)[args.shape.max_tokens] = args.shape.num_tokens;
+            table_of(args, rank, me, epoch)[args.shape.max_tokens] = args.shape.num_tokens;
     __syncthreads();
     if (threadIdx.x < num_ranks)
         add_release(at<uint64_t>(args.peers, threadIdx.x, args.at.told) + me, share_of_block());
@@ -64,14 +67,14 @@ struct Parcel {
 };
 
 // The i-th of this rank's parcels: the homes take turns, token after token. row == kNoRow: there is none.
-__device__ __forceinline__ Parcel parcel_of(const CombineArgs& args, uint64_t i) {
+__device__ __forceinline__ Parcel parcel_of(const CombineArgs& args, uint64_t i, uint64_t epoch) {
     const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank, num_homes = num_ranks - 1;
     const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * num_homes;
     Parcel parcel{0, 0, kNoRow};
     if (i >= end) return parcel;
     parcel.token = static_cast<uint32_t>(i / num_homes);
     parcel.home = (me + 1 + static_cast<uint32_t>(i % num_homes)) % num_ranks;
-    const uint32_t* const table = table_of(args, me, parcel.home);
+    const uint32_t* const table = table_of(args, me, parcel.home, epoch);
     if (parcel.token < table[args.shape.max_tokens]) parcel.row = table[parcel.token];
     return parcel;
 }
@@ -148,7 +151,7 @@ __device__ __forceinline__ void push_rows(const CombineArgs& args, const Ring& r
     };
     const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * (args.peers.num_ranks - 1);
     for (uint64_t from = blockIdx.x * args.num_warps + warp_idx(); from < end; from += step * kWarpThreads) {
-        const Parcel mine = parcel_of(args, from + step * lane_idx());
+        const Parcel mine = parcel_of(args, from + step * lane_idx(), epoch);
         for (uint32_t left = __ballot_sync(kAll, mine.row != kNoRow); left != 0; left &= left - 1) {
             const uint32_t lane = __ffs(static_cast<int>(left)) - 1;
             const Parcel next{__shfl_sync(kAll, mine.home, lane), __shfl_sync(kAll, mine.token, lane),
@@ -183,7 +186,7 @@ __device__ __forceinline__ void push_sums(const CombineArgs& args, uint64_t epoc
     const uint64_t step = static_cast<uint64_t>(gridDim.x) * args.num_warps;
     const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * (args.peers.num_ranks - 1);
     for (uint64_t i = blockIdx.x * args.num_warps + warp_idx(); i < end; i += step) {
-        const Parcel parcel = parcel_of(args, i);
+        const Parcel parcel = parcel_of(args, i, epoch);
         if (parcel.row == kNoRow) continue;
         uint8_t* const out = at<uint8_t>(args.peers, parcel.home, args.at.partials) +
                              partial_idx(args, args.peers.rank, parcel.token) * args.shape.row_bytes;

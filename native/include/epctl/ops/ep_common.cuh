@@ -119,6 +119,16 @@ __device__ __forceinline__ uint4 round_vector(const float (&sums)[8]) {
                       round_pair(sums[6], sums[7]));
 }
 
+// Of any call: a rank that is one call ahead must not write where others still read what another number of experts has
+// left, so that places depend on nothing but the call's parity.
+__device__ __forceinline__ uint32_t max_local_experts(uint32_t num_ranks) {
+    return (kEpMaxExperts + num_ranks - 1) / num_ranks;
+}
+
+__device__ __forceinline__ uint32_t total_columns(uint32_t num_ranks) {
+    return num_ranks + max_local_experts(num_ranks);
+}
+
 __device__ __forceinline__ uint32_t align_up(uint32_t value, uint32_t alignment) {
     return (value + alignment - 1) / alignment * alignment;
 }

@@ -68,7 +68,7 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
                                            uint64_t epoch) {
     const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank;
     const uint32_t world = args.limits.rank - me;
-    const uint32_t columns = num_ranks + args.shape.experts_per_rank;
+    const uint32_t columns = total_columns(num_ranks);
     const uint64_t parity = epoch & 1;
     bool ok = true;
     for (uint32_t rank = warp_idx(); rank < num_ranks; rank += kWarps) {

@@ -16,7 +16,7 @@ constexpr uint32_t kSenderThreads = kClerk * kWarpThreads;
 __device__ __forceinline__ void tell_experts(const DispatchArgs& args, const uint32_t* histogram, bool shared,
                                              uint64_t epoch) {
     const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank;
-    const uint32_t each = args.shape.experts_per_rank, columns = num_ranks + each;
+    const uint32_t each = args.shape.experts_per_rank, columns = total_columns(num_ranks);
     if (shared && blockIdx.x != 0) return;
     if (!shared) {
         for (uint32_t expert = lane_idx(); expert < args.shape.num_experts; expert += kWarpThreads)
@@ -38,7 +38,7 @@ __device__ __forceinline__ void tell_experts(const DispatchArgs& args, const uin
 __device__ __forceinline__ bool keep_books(const DispatchArgs& args, uint64_t epoch) {
     const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank;
     const uint32_t world = args.limits.rank - me;
-    const uint32_t each = args.shape.experts_per_rank, columns = num_ranks + each;
+    const uint32_t each = args.shape.experts_per_rank, columns = total_columns(num_ranks);
     const uint64_t* const totals = at<uint64_t>(args.peers, me, args.at.totals) + (epoch & 1) * num_ranks * columns;
     bool ok = true;
     uint32_t num_tokens = 0;
@@ -168,7 +168,8 @@ __device__ __forceinline__ void send_rows(const DispatchArgs& args, const Ring& 
             bulk_stores_read<0>();
             __syncwarp();
         }
-        if (turn > 0 || ring.num_stages > 1) load_row(args, ring, span, turn + first_turns(ring));
+        // With one stage, this turn's own row: only the first was loaded before.
+        if (turn > 0 || ring.num_stages > 1) load_row(args, ring, span, turn + ring.num_stages - 1);
         barrier_wait(ring.barriers + stage, parity);
         if (way.leads)
             bulk_store(at<uint8_t>(args.peers, way.rank, args.at.rows) + static_cast<uint64_t>(way.row) * row_bytes,

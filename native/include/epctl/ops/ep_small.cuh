@@ -185,8 +185,8 @@ __device__ __forceinline__ bool send_unit(const SmallDispatchArgs& args, const S
     if (!open) return false;
     for (uint32_t leaders = __ballot_sync(kAll, leads); leaders != 0; leaders &= leaders - 1) {
         const uint32_t to_rank = __shfl_sync(kAll, rank, __ffs(static_cast<int>(leaders)) - 1);
-        uint8_t* const slot =
-            slot_at(args.peers, to_rank, args.small.lines, args.small.num_tokens, epoch, me, token, slots.bytes);
+        uint8_t* const slot = slot_at(args.peers, to_rank, args.small.lines, args.small.num_tokens, epoch, me, token,
+                                      args.small.line_bytes);
         if (unit < slots.row_units) {
 #pragma unroll
             for (uint32_t i = 0; i < kSmallUnroll; ++i)
@@ -294,7 +294,7 @@ __device__ __forceinline__ bool receive_unit(const SmallDispatchArgs& args, cons
     const uint32_t token = cell % kSmallBatches * kWarpThreads + nth_bit(coming.goes[cell], row - coming.first[cell]);
     const uint32_t peer = args.limits.rank - me + source;
     const uint8_t* const slot =
-        slot_at(args.peers, me, args.small.lines, args.small.num_tokens, epoch, source, token, slots.bytes);
+        slot_at(args.peers, me, args.small.lines, args.small.num_tokens, epoch, source, token, args.small.line_bytes);
     const uint32_t group = unit * kSmallUnroll;
     Pair words[kSmallUnroll];
     if (unit < slots.row_units) {
@@ -347,21 +347,23 @@ __device__ __forceinline__ void tell_small_experts(const SmallDispatchArgs& args
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < args.shape.num_experts; i += kThreads)
         store_relaxed(at<uint64_t>(args.peers, i / each, args.small.experts) +
-                          ((epoch & 1) * num_ranks + args.peers.rank) * each + i % each,
+                          ((epoch & 1) * num_ranks + args.peers.rank) * max_local_experts(num_ranks) + i % each,
                       word_of(epoch, counts[i]));
 }
 
 __device__ __forceinline__ bool keep_small_books(const SmallDispatchArgs& args, const Coming& coming, uint32_t* counts,
                                                  uint64_t epoch) {
     const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank, each = args.shape.experts_per_rank;
-    const uint64_t* const words = at<uint64_t>(args.peers, me, args.small.experts) + (epoch & 1) * num_ranks * each;
+    const uint32_t columns = max_local_experts(num_ranks);
+    const uint64_t* const words = at<uint64_t>(args.peers, me, args.small.experts) + (epoch & 1) * num_ranks * columns;
     bool ok = true;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < each; i += kThreads) counts[i] = 0;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < num_ranks * each; i += kThreads) {
         const uint32_t peer = args.limits.rank - me + i / each;
-        atomicAdd(counts + i % each, wait_word(args.limits, words + i, epoch, peer, Stage::kDispatchCount, ok));
+        const uint64_t* const word = words + i / each * columns + i % each;
+        atomicAdd(counts + i % each, wait_word(args.limits, word, epoch, peer, Stage::kDispatchCount, ok));
     }
     if (__syncthreads_and(ok) == 0) return false;
     for (uint32_t source = threadIdx.x; source < num_ranks; source += kThreads)
