@@ -18,7 +18,7 @@ def fabric(
         list[str] | None,
         typer.Argument(
             metavar="[compare A B]",
-            help="Two variants side by side: rail tor, direct relay, unified pd, TOML files, or FLAG=VALUE,FLAG=VALUE.",
+            help="Two variants side by side: rail tor, direct relay, unified pd, TOML or JSON files, or FLAG=VALUE,FLAG=VALUE.",
         ),
     ] = None,
     nodes: Annotated[Text, typer.Option("--nodes", metavar="N", help="Nodes (4).")] = None,
@@ -37,8 +37,13 @@ def fabric(
         typer.Option("--lost", metavar="PART", help="leaf0-spine1[.lane] | leaf0 | spine1 | nic5[.plane]; repeated."),
     ] = None,
     topology: Annotated[
-        Text,
-        typer.Option("--topology", metavar="FILE", help="The fabric out of a TOML file, instead of the flags above."),
+        list[str] | None,
+        typer.Option(
+            "--topology",
+            metavar="FILE|DIR",
+            help="The fabric out of a TOML file, or JSON of `epctl topo` and all that it reads (repeated): flags add what that does "
+            "not show.",
+        ),
     ] = None,
     layout: Annotated[
         Text, typer.Option("--layout", metavar="NAME", help="unified | pd | af | pd+af (unified).")
@@ -121,7 +126,7 @@ _NOT_FIELDS = ("words", "topology", "what_if", "show", "format", "output", "lost
 def _text(
     given: dict[str, Any],
     words: list[str],
-    topology: str | None,
+    topology: list[str] | None,
     what_if: bool,
     show: str,
     format: str,  # noqa: A002
@@ -131,9 +136,10 @@ def _text(
     from epctl.fabric.request import Request
 
     request = Request(what_if=what_if)
-    if topology is not None:
-        request = fabric_output.with_topology(request, topology)
-    request = with_flags(request, given)
+    if topology:
+        request = fabric_output.with_topology(request, topology, given)
+    if request.graph is None or not request.origin:
+        request = with_flags(request, given)
     if format == "html":
         return fabric_output.html(request, words)
     if not words:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +22,38 @@ if TYPE_CHECKING:
 MAX_PROCESSES = 8
 
 
-def with_topology(request: Request, name: str) -> Request:
-    """`request` with the fabric of a TOML file. Raises EpctlError for a file that cannot be read or is none."""
+def with_topology(request: Request, names: Sequence[str], given: Mapping[str, str | None]) -> Request:
+    """`request` with the fabric of a TOML file, or of what `epctl topo` reads and writes, several files together. `given`: flags of the
+    command line, which have the last word for a TOML file and may not contradict a topology. Raises EpctlError for a file that cannot
+    be read or is none."""
+    from epctl.commands.topo_input import is_topology
+
+    seen = [name for name in names if not name.endswith(".toml") and is_topology(Path(name))]
+    if len(seen) == len(names):
+        return _with_graph(request, names, given)
+    if len(names) > 1:
+        other = next(name for name in names if name not in seen)
+        why = f"{other} is taken for a TOML file, which describes a whole fabric"
+        raise EpctlError(
+            "several files are given to --topology", why, "give one TOML file, or files that epctl topo reads"
+        )
+    return _with_toml(request, names[0])
+
+
+def _with_graph(request: Request, names: Sequence[str], given: Mapping[str, str | None]) -> Request:
+    from epctl.commands.topo_input import input_of
+    from epctl.fabric.flags import with_flags
+    from epctl.fabric.from_topo import with_graph
+    from epctl.topo.gather import gather
+    from epctl.topo.report import report_of
+
+    found = report_of(gather([input_of(Path(name)) for name in names]))
+    told = " and ".join(Path(name).name for name in names[:3]) + (" and others" if len(names) > 3 else "")
+    on_line = [field for field, text in given.items() if text is not None]
+    return with_graph(with_flags(request, dict(given)), found, told, on_line)
+
+
+def _with_toml(request: Request, name: str) -> Request:
     from epctl.fabric.flags import MAX_FILE_BYTES, too_large, with_file
 
     try:
@@ -31,7 +61,7 @@ def with_topology(request: Request, name: str) -> Request:
             raw = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         why = str(getattr(error, "strerror", None) or error)
-        raise EpctlError(f"{name or repr(name)} could not be read", why, "check the path of the TOML file") from None
+        raise EpctlError(f"{name or repr(name)} could not be read", why, "check the path given to --topology") from None
     if len(raw) > MAX_FILE_BYTES:
         raise too_large(name)
     return with_file(request, raw.decode("utf-8", "replace"), name)
@@ -84,7 +114,10 @@ def compared(request: Request, words: list[str], format: str) -> str:  # noqa: A
     if words[0] != "compare" or len(words) != 3:
         what = f"epctl fabric is given {' '.join(words)[:60]!r}"
         raise EpctlError(what, "the only words that it takes are compare A B", "give compare rail tor")
-    a, b = (with_topology(request, word) if word.endswith(".toml") else variant(request, word) for word in words[1:])
+    a, b = (
+        with_topology(request, [word], {}) if word.endswith((".toml", ".json")) else variant(request, word)
+        for word in words[1:]
+    )
     found = compare((words[1], words[2]), report(a), report(b))
     if format == "json":
         return dump(found).decode()

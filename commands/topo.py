@@ -44,7 +44,9 @@ def topo(
     bench: Annotated[
         Path | None,
         typer.Option(
-            "--bench", metavar="FILE", help="Record of `epctl bench link --json FILE`: measured rates beside nominal ones."
+            "--bench",
+            metavar="FILE",
+            help="Record of `epctl bench link --json FILE`: measured rates beside nominal ones.",
         ),
     ] = None,
     host: Annotated[
@@ -53,15 +55,17 @@ def topo(
     ] = None,
     format: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "text",  # noqa: A002
     output: options.Output = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when sources disagree or a link is slow.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 when sources disagree or a link is slow.")
+    ] = False,
     python: options.Python = None,
 ) -> None:
     """Draw what is wired to what, and pair GPUs with NICs.
 
     GPUs, NVLinks, PCIe, NICs, ports and switches, and which NIC each GPU should use. Without --from and --sample, of this machine.
 
-    Exit code: 0 fine, 1 the EP size asked for is not possible, 2 usage or bad input, 3 sources disagree or NVLink is measured below 80 % of nominal (under
-    --strict), 4 no source shows a GPU, NIC or switch.
+    Exit code: 0 fine, 1 the EP size asked for is not possible, 2 usage or bad input, 3 (under --strict) sources disagree or
+    NVLink is measured below 80 % of nominal, 4 no source shows a GPU, NIC or switch.
     """
     if context.invoked_subcommand is not None:
         return _nothing_before(context)

@@ -50,6 +50,16 @@ def input_of(path: Path) -> Input:
     return _text(path, raw)
 
 
+def is_topology(path: Path) -> bool:
+    """Whether a path looks like one of the kinds that are read here, and not like a TOML file. False for a path that is not there."""
+    kind = paths.kind_of(path)
+    if kind != "file":
+        return kind == "folder"
+    head = paths.content(path, 4096)
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    return start in (b"{", b"<") or head[:2] == b"\x1f\x8b" or bool(_SUBNET.search(head) or _MATRIX.search(head))
+
+
 def sample_of(name: str) -> Input:
     """A packaged sample."""
     return Input(name, load.sample(name))

@@ -102,7 +102,8 @@ def measured(page: Page, tree: Tree, host: Node) -> None:
     page.put(f"by {own[0].source}", "    ", first="  ", style="dim")
     best = fastest(own)
     if len(best) > MOST_PAIRS:
-        return _measured_matrix(page, tree, best)
+        _measured_matrix(page, tree, best)
+        return
     rows = []
     for (a, b), one in best.items():
         by = {each.by: f"{each.gbs:.1f}" for each in own if (each.a, each.b) == (a, b)}

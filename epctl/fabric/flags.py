@@ -86,7 +86,7 @@ def variant(request: Request, word: str) -> Request:
         field = "phases" if field == "phase" else field
         if not sign or field not in FIELDS:
             known = ", ".join((*WIRINGS, *TRANSFERS, *LAYOUTS))
-            why = f"it may be {known}, a TOML file, or FLAG=VALUE with commas between"
+            why = f"it may be {known}, a TOML or JSON file, or FLAG=VALUE with commas between"
             raise RefusalError("value_invalid", f"compare is given {word[:60]!r}", why, "give compare rail tor")
         # Commas part flags here, so lists have a plus.
         given[field] = (
@@ -128,7 +128,7 @@ def with_file(request: Request, text: str, name: str) -> Request:
     found = _parsed_file(text, name)
     if found.leaf or found.link:
         _no_numbers(found, name)
-        return msgspec.structs.replace(request, graph=_graph(found), shape=Shape())
+        return msgspec.structs.replace(request, graph=_graph(found), shape=Shape(), origin=())
     shape = Shape(
         nodes=found.nodes,
         gpus_per_node=found.gpus_per_node,
@@ -139,7 +139,7 @@ def with_file(request: Request, text: str, name: str) -> Request:
         planes=found.planes,
         lost=found.lost,
     )
-    return msgspec.structs.replace(request, graph=None, shape=shape)
+    return msgspec.structs.replace(request, graph=None, shape=shape, origin=())
 
 
 def _no_numbers(found: _File, name: str) -> None:

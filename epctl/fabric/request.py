@@ -32,6 +32,8 @@ class Request(Struct, frozen=True, kw_only=True):
     shape: Shape = Shape()
     graph: Fabric | None = None
     """A fabric that was given link by link; then `shape` says nothing."""
+    origin: tuple[str, ...] = ()
+    """What of the fabric is out of a graph of `epctl topo`, and what is not, in sentences."""
     layout: str = "unified"
     traffic: tuple[str, ...] = TRAFFICS
     phases: tuple[str, ...] = PHASES

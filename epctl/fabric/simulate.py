@@ -202,7 +202,8 @@ class _Run:
 
     def _notes(self, shown: bool) -> tuple[str, ...]:
         request = self.request
-        notes = [f"The layout {request.layout} has no {name}." for name in absent(request, self.found.roles)]
+        notes = [*request.origin]
+        notes += [f"The layout {request.layout} has no {name}." for name in absent(request, self.found.roles)]
         for phase in dict.fromkeys(phase for phase, _ in self.found.kinds if phase != "kv"):
             draws = self.draws[phase]
             if draws < request.seeds and request.redraw == "auto" and self.trace is None:
@@ -221,7 +222,7 @@ class _Run:
             notes.append(f"Slowdown looks at flows one by one; it is left out past {MAX_FLOWS} flows.")
         if not shown:
             notes.append("Links and flows are too many to be listed one by one.")
-        if self.found.fabric.wiring == "custom":
+        if self.found.fabric.wiring == "custom" and not request.origin:
             notes.append("Links are those of the given file; --wiring, --spines and the like say nothing.")
         return tuple(notes)
 

@@ -161,7 +161,9 @@ class _Walk:
         found: dict[str, Scalar] = {"pci": pci} if pci else {}
         if _INVENTED.match(function.attrs.get("busid", "")):
             found["invented"] = True
-        found.update({key: function.attrs[key] for key in ("class", "vendor", "device") if function.attrs.get(key)})
+        # Without 0x, as lspci and the snapshot have them: the same function reads alike from every source.
+        codes = {key: function.attrs.get(key, "").lower().removeprefix("0x") for key in ("class", "vendor", "device")}
+        found.update({key: code for key, code in codes.items() if code})
         return found
 
     def uplink(self, id_: str, parent: str, function: Element) -> None:

@@ -13,8 +13,9 @@ from epctl.topo.build import SHOWN
 from epctl.topo.graph import Edge, Finding, Graph, Measured, Node, Source
 from epctl.topo.tree import Tree
 
-LEAST_SHARE = 0.8
-"""Of the nominal rate. Packets' heads and flow control leave 82 to 90 % of an H100's or H200's NVLinks to data; less has a cause."""
+LEAST_SHARE = 0.7
+"""Of the nominal rate. On 2 × H200 with all links up SMs wrote 369 to 371 and read 373 to 374 of 478 GB/s one way (77 %), the copy
+engine 386 both ways (81 %); one link of 18 less costs 6 %."""
 WORD = "measured"
 
 
@@ -141,10 +142,12 @@ def _nominal(route: _Route | None) -> float | UnsetType:
     """A switch takes no more than the narrower of its two sides."""
     if route is None:
         return UNSET
-    pairs = [(out.gbs, into.gbs) for out, into in zip(route.out, route.into, strict=True)]
-    if any(UNSET in pair for pair in pairs):
-        return UNSET
-    return round(sum(min(float(out), float(into)) for out, into in pairs), 3)  # type: ignore[arg-type]
+    total = 0.0
+    for out, into in zip(route.out, route.into, strict=True):
+        if out.gbs is UNSET or into.gbs is UNSET:
+            return UNSET
+        total += min(float(out.gbs), float(into.gbs))
+    return round(total, 3)
 
 
 def _edges(
@@ -202,7 +205,9 @@ def _doubts(
         )
         found.append(Finding("note", text, (run.name,)))
     counts = {gpu.label: sum(edge.num_links for edge in _ends(tree, gpu.id).values()) for gpu in gpus}
-    differ = [f"{label} has {count}" for label, count in counts.items() if run.links_per_gpu and count != run.links_per_gpu]
+    differ = [
+        f"{label} has {count}" for label, count in counts.items() if run.links_per_gpu and count != run.links_per_gpu
+    ]
     if differ:
         more = f" and {len(differ) - SHOWN} more" if len(differ) > SHOWN else ""
         text = f"{host.label}: NVLinks a GPU: {run.name} says {run.links_per_gpu}; {', '.join(differ[:SHOWN])}{more}"

@@ -247,6 +247,14 @@ def test_diff(run: Run) -> None:
     assert "  ~ 0000:05:00.0 - gpu5 (nvlink): 5 links, 132.81 GB/s -> 3 links, 79.686" in text.out
 
 
+def test_a_topology_file_of_nccl_spells_pci_codes_as_its_snapshot_does(run: Run, tmp_path: Path) -> None:
+    run("topo", "--sample", "hgx-h100-ib", "--format", "nccl-xml", "-o", tmp_path / "node.xml")
+    ran = run("topo", "diff", tmp_path / "node.xml", "sample:hgx-h100-ib", "--all", "--format", "json")
+    changes = [one for one in json.loads(ran.out)["diff"]["changes"] if one["kind"] == "attribute"]
+    codes = [one for one in changes if one["what"].endswith((" class", " vendor", " device"))]
+    assert not [one for one in codes if {"before", "after"} <= set(one)]
+
+
 def test_options_in_front_of_a_subcommand_are_told_not_dropped(run: Run) -> None:
     three_lines(run("topo", "--sample", "hgx-h100-ib", "diff", "sample:hgx-h100-ib", "sample:gb200-nvl"))
 
