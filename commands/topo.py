@@ -65,7 +65,7 @@ def topo(
     GPUs, NVLinks, PCIe, NICs, ports and switches, and which NIC each GPU should use. Without --from and --sample, of this machine.
 
     Exit code: 0 fine, 1 the EP size asked for is not possible, 2 usage or bad input, 3 (under --strict) sources disagree or
-    NVLink is measured below 80 % of nominal, 4 no source shows a GPU, NIC or switch.
+    NVLink is measured below 70 % of nominal, 4 no source shows a GPU, NIC or switch.
     """
     if context.invoked_subcommand is not None:
         return _nothing_before(context)

@@ -155,7 +155,7 @@ def test_the_package_is_pure(path: Path) -> None:
             top = name.split(".")[0]
             assert top not in outside
             assert top in sys.stdlib_module_names or name.startswith(
-                ("msgspec", "tomli", "epctl.fabric", "epctl.model", "epctl.core")
+                ("msgspec", "tomli", "epctl.fabric", "epctl.topo", "epctl.model", "epctl.core")
             )
 
 
