@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from epctl.core.errors import EpctlError
-from epctl.native.ep_args import MAX_EXPERTS, MAX_TOPK
+from epctl.native.ep_sizes import MAX_EXPERTS, MAX_TOPK
 
 Tensor: TypeAlias = Any
 """torch.Tensor."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from epctl.comm.control import GroupControl
 from epctl.comm.domain import Domain, torch_communicator
 from epctl.core.errors import EpctlError
-from epctl.native.ep_args import MAX_BLOCKS
+from epctl.native.ep_sizes import MAX_BLOCKS
 from epctl.ops.ep import arguments, combining, host_counts
 from epctl.ops.ep.arguments import refuse
 from epctl.ops.ep.call import Result, address, checked_rows

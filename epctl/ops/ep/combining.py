@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from epctl.native.ep_args import Combine, Ring, Shape, push_ring_for
+from epctl.native.ep_args import Combine, Shape
+from epctl.native.ep_sizes import Ring, push_ring_for
 from epctl.ops.ep.call import WIDE_BYTES, address
 from epctl.ops.ep.engine import Engine
 from epctl.ops.ep.handle import EPHandle

@@ -6,8 +6,9 @@ from typing import Any, TypeAlias
 
 from epctl.comm.domain import Domain
 from epctl.core.errors import EpctlError
-from epctl.native import ep_args, families
-from epctl.native.ep_args import Combine, Dispatch, Expand, Finish, Offsets, Pull, Ring, SmallCombine, SmallDispatch
+from epctl.native import ep_sizes, families
+from epctl.native.ep_args import Combine, Dispatch, Expand, Finish, Offsets, Pull, SmallCombine, SmallDispatch
+from epctl.native.ep_sizes import Ring
 from epctl.native.launcher import Kernel
 from epctl.native.peers import Limits
 from epctl.ops.ep.layout import NUM_SLOTS, Layout, Rows, layout_for
@@ -16,7 +17,7 @@ Tensor: TypeAlias = Any
 """torch.Tensor."""
 Stream: TypeAlias = Any
 """torch.cuda.Stream."""
-_ALL_SHARED = ep_args.MAX_SHARED_BYTES
+_ALL_SHARED = ep_sizes.MAX_SHARED_BYTES
 
 
 class Engine:
@@ -38,24 +39,24 @@ class Engine:
         self.peers = domain.peers(self.memory)
         self.device = torch.device("cuda", domain.device_idx)
         self.num_sms = torch.cuda.get_device_properties(self.device).multi_processor_count
-        columns = max(domain.num_ranks, ep_args.MAX_EXPERTS)
+        columns = max(domain.num_ranks, ep_sizes.MAX_EXPERTS)
         with torch.cuda.device(self.device):
-            self._state = torch.zeros(ep_args.STATE_BYTES, dtype=torch.uint8, device=self.device)
+            self._state = torch.zeros(ep_sizes.STATE_BYTES, dtype=torch.uint8, device=self.device)
             self._dispatch_words = torch.zeros(
-                (2, domain.num_ranks, ep_args.MAX_BLOCKS), dtype=torch.int64, device=self.device
+                (2, domain.num_ranks, ep_sizes.MAX_BLOCKS), dtype=torch.int64, device=self.device
             )
-            self._expand_words = torch.zeros((2, columns, ep_args.MAX_BLOCKS), dtype=torch.int64, device=self.device)
-            self._expert_counts = torch.zeros(ep_args.MAX_EXPERTS, dtype=torch.int32, device=self.device)
+            self._expand_words = torch.zeros((2, columns, ep_sizes.MAX_BLOCKS), dtype=torch.int64, device=self.device)
+            self._expert_counts = torch.zeros(ep_sizes.MAX_EXPERTS, dtype=torch.int32, device=self.device)
             torch.cuda.synchronize(self.device)
         # All of them before any waits for a peer: loading a kernel may wait for those that run.
-        self._dispatch = self._kernel("epctl_ep_dispatch", ep_args.BLOCK_THREADS, _ALL_SHARED)
+        self._dispatch = self._kernel("epctl_ep_dispatch", ep_sizes.BLOCK_THREADS, _ALL_SHARED)
         self._finish = self._kernel("epctl_ep_dispatch_finish", 32)
-        self._expand = self._kernel("epctl_ep_expand", ep_args.BLOCK_THREADS)
-        self._combine = self._kernel("epctl_ep_combine", ep_args.BLOCK_THREADS, _ALL_SHARED)
-        self._pull = self._kernel("epctl_ep_pull", ep_args.BLOCK_THREADS)
-        self._small_dispatch = self._kernel("epctl_ep_small_dispatch", ep_args.BLOCK_THREADS)
-        self._small_combine = self._kernel("epctl_ep_small_combine", ep_args.BLOCK_THREADS)
-        self.small_tokens = ep_args.SMALL_TOKENS
+        self._expand = self._kernel("epctl_ep_expand", ep_sizes.BLOCK_THREADS)
+        self._combine = self._kernel("epctl_ep_combine", ep_sizes.BLOCK_THREADS, _ALL_SHARED)
+        self._pull = self._kernel("epctl_ep_pull", ep_sizes.BLOCK_THREADS)
+        self._small_dispatch = self._kernel("epctl_ep_small_dispatch", ep_sizes.BLOCK_THREADS)
+        self._small_combine = self._kernel("epctl_ep_small_combine", ep_sizes.BLOCK_THREADS)
+        self.small_tokens = ep_sizes.SMALL_TOKENS
         """Calls for up to so many tokens of each rank use the kernels for few tokens."""
         self._last_stream: Stream | None = None
         self._last_captured: Stream | None = None
@@ -66,10 +67,10 @@ class Engine:
         return self.domain.launcher.kernel(families.EP, variant, name, block_threads, shared_bytes)
 
     def ring(self, row_bytes: int, num_tokens: int, num_blocks: int) -> Ring:
-        """See ep_args.ring_for; kept, since calls repeat."""
+        """See ep_sizes.ring_for; kept, since calls repeat."""
         key = (row_bytes, num_tokens, num_blocks)
         if key not in self._rings:
-            self._rings[key] = ep_args.ring_for(row_bytes, num_tokens, self.domain.num_ranks, num_blocks)
+            self._rings[key] = ep_sizes.ring_for(row_bytes, num_tokens, self.domain.num_ranks, num_blocks)
         return self._rings[key]
 
     # ---- addresses

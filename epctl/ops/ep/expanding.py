@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from epctl.native.ep_args import MAX_BLOCKS, Expand, Shape
+from epctl.native.ep_args import Expand, Shape
+from epctl.native.ep_sizes import MAX_BLOCKS
 from epctl.ops.ep.call import Result, Rows, Wish, address
 from epctl.ops.ep.engine import Engine
 from epctl.ops.ep.handle import EPHandle

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from epctl.native.ep_args import (
-    MAX_EXPERTS,
-    SMALL_BATCHES,
-    SMALL_TOKENS,
-    CombineOffsets,
-    Offsets,
-    SmallOffsets,
-    small_slot_bytes,
-)
+from epctl.native.ep_args import CombineOffsets, Offsets, SmallOffsets
+from epctl.native.ep_sizes import MAX_EXPERTS, SMALL_BATCHES, SMALL_TOKENS, small_slot_bytes
 
 NUM_SLOTS = 2
 """Outputs of dispatch take turns, so that a view stays valid until the next dispatch but one."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from epctl.core.errors import EpctlError
-from epctl.native.ep_args import Ring, ring_for
+from epctl.native.ep_sizes import Ring, ring_for
 from epctl.ops.ep import arguments, checks
 from epctl.ops.ep.call import checked_rows
 from epctl.ops.ep.engine import Engine

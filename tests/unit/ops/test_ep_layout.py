@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from epctl.native import ep_args
-from epctl.native.ep_args import MAX_MOVERS, MAX_SHARED_BYTES, push_ring_for, ring_for
+from epctl.native import ep_args, ep_sizes
+from epctl.native.ep_sizes import MAX_MOVERS, MAX_SHARED_BYTES, push_ring_for, ring_for
 from epctl.native.peers import Limits, Peers
 from epctl.ops.ep.layout import ALIGN_BYTES, NUM_SLOTS, control_parts, expanded_capacity, layout_for, rows_for
 
@@ -68,13 +68,13 @@ def test_calls_of_either_parity_keep_apart_whatever_their_shapes(
     scales = -(-hidden // 128)
     for row_bytes, num_scales in ((hidden, scales), (hidden, -(-scales // 4)), *(() if fp8 else ((2 * hidden, 0),))):
         for topk in (1, num_topk):
-            assert ep_args.small_slot_bytes(row_bytes, num_scales + 2 * topk) <= small.line_bytes
-    assert small.line_bytes % ep_args.GROUP_BYTES == 0
+            assert ep_sizes.small_slot_bytes(row_bytes, num_scales + 2 * topk) <= small.line_bytes
+    assert small.line_bytes % ep_sizes.GROUP_BYTES == 0
     assert small.lines + 2 * num_ranks * small.num_tokens * small.line_bytes <= small.here
-    words = 2 * num_ranks * -(-ep_args.MAX_EXPERTS // num_ranks)
+    words = 2 * num_ranks * -(-ep_sizes.MAX_EXPERTS // num_ranks)
     assert small.experts + 8 * words <= small.lines
     control = control_parts(num_ranks)
-    assert control[1] + 8 * 2 * num_ranks * (num_ranks + -(-ep_args.MAX_EXPERTS // num_ranks)) <= control[2]
+    assert control[1] + 8 * 2 * num_ranks * (num_ranks + -(-ep_sizes.MAX_EXPERTS // num_ranks)) <= control[2]
 
 
 def test_kernels_find_words_of_counts_by_what_no_call_changes() -> None:
@@ -105,7 +105,7 @@ def test_rings_fit_into_shared_memory(
     try:
         ring = ring_for(row_bytes, num_tokens, num_ranks, num_blocks)
     except ValueError:
-        counted = num_tokens if num_tokens <= ep_args.COUNTED_BY_ALL else -(-num_tokens // num_blocks)
+        counted = num_tokens if num_tokens <= ep_sizes.COUNTED_BY_ALL else -(-num_tokens // num_blocks)
         assert 8 * -(-counted // 32) * num_ranks + row_bytes > MAX_SHARED_BYTES - 256
         return
     assert 1 <= ring.num_warps <= MAX_MOVERS
@@ -168,4 +168,4 @@ def test_structs_have_the_sizes_that_the_header_asserts() -> None:
         if in_cpp is not None:
             found[in_cpp] = len(filled(kind).pack())
     assert found == {name: size for name, size in wanted.items() if name != "EpState"}
-    assert wanted["EpState"] == ep_args.STATE_BYTES
+    assert wanted["EpState"] == ep_sizes.STATE_BYTES
