@@ -51,7 +51,7 @@ def selftest(
     all is right, 1 something is not or the checks proved blind, 2 usage, 4 it could not be run.
     """
     from epctl.bench.job import Job
-    from epctl.bench.selftest import SCHEMA
+    from epctl.bench.selftest import SCHEMA, nothing_run
     from epctl.commands import running
     from epctl.core.errors import EpctlError
 
@@ -83,6 +83,8 @@ def selftest(
     report, code = _run(job, place, format, output)
     if report is None or code:
         raise typer.Exit(code)
+    if nothing_run(report):
+        raise typer.Exit(4)
     raise typer.Exit((4 if running.left_out(report.absent, names) else 0) if report.ok else 1)
 
 

@@ -7,7 +7,7 @@ import io
 import textwrap
 
 from epctl.bench import header
-from epctl.bench.selftest import DAMAGE, Checked, Proof, Report
+from epctl.bench.selftest import DAMAGE, Checked, Proof, Report, nothing_run
 from epctl.bench.together import told
 from epctl.core.op import Layout
 from epctl.core.render.safe import plain
@@ -53,7 +53,8 @@ def closing(report: Report) -> str:
     unproved = [proof for proof in report.proofs if not proof.noticed]
     left = report.num_cases - report.num_left - len(report.cases)
     counts = f"{len(report.cases) - len(failed)} passed, {len(failed)} failed" + (f", {left} not run" if left else "")
-    lines = ["", f"{'PASSED' if report.ok else 'FAILED'}: {counts}"]
+    word = "PASSED" if report.ok else "NOTHING RUN" if nothing_run(report) else "FAILED"
+    lines = ["", f"{word}: {counts}"]
     if report.num_left:
         lines.append(f"{counted(report.num_left, 'case')} left out: the budget was over (--budget)")
     lines += [wrapped for text in header.absences(report.absent) for wrapped in _wrapped(text)]

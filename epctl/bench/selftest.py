@@ -79,6 +79,12 @@ def passed(report: Report) -> bool:
     )
 
 
+def nothing_run(report: Report) -> bool:
+    """The time budget was over before the first case: neither right nor wrong."""
+    proved = bool(report.proofs) and all(proof.noticed for proof in report.proofs)
+    return report.complete and proved and not report.cases and report.num_left > 0
+
+
 class Reproduction(Struct, frozen=True):
     """What a command that repeats a case must say."""
 

@@ -39,6 +39,13 @@ def test_everything_passes_and_the_checks_are_proved_first(run: Run) -> None:
     assert "no GPU can be used here" in ran.err
 
 
+def test_a_budget_that_is_over_before_the_first_case_is_neither_right_nor_wrong(run: Run) -> None:
+    ran = run("selftest", "--op", "link", "--budget", "0.001")
+    assert ran.code == 4, ran
+    assert "NOTHING RUN: 0 passed, 0 failed" in ran.out
+    assert "PASSED" not in ran.out
+
+
 def test_emulated_nodes_are_said(run: Run) -> None:
     ran = run("selftest", "--tier", "cpu", "--ranks", "4", "--emulate-nodes", "2", *FEW)
     assert ran.code == 0, ran
