@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from epctl.core.op import Case, Corruption, Outcome, Running, World
+from epctl.ops.bits import compare
 from epctl.ops.gin import cases
 from epctl.ops.gin.roles import (
     STALE,
     WRONG_BIT,
     Tensor,
-    compare,
     expected,
     num_signals,
     outbox,

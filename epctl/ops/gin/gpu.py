@@ -11,8 +11,9 @@ from epctl.native.communicator import GinWish
 from epctl.native.gin_args import GinArgs, GinFlag
 from epctl.native.peers import Limits
 from epctl.ops import launcher
+from epctl.ops.bits import compare
 from epctl.ops.gin import carriers, cases
-from epctl.ops.gin.roles import STALE, WRONG_BIT, compare, expected, num_signals, outbox, roles, step_of, wrong_byte
+from epctl.ops.gin.roles import STALE, WRONG_BIT, expected, num_signals, outbox, roles, step_of, wrong_byte
 
 SIGNAL_S = 10.0
 LOST_SIGNAL_S = 0.5

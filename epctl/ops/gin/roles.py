@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from epctl.core.op import Case, Layout, Outcome, World
+from epctl.core.op import Case, Layout, World
 from epctl.ops.gin import cases
 
 Tensor: TypeAlias = Any
@@ -57,20 +57,6 @@ def expected(world: World, case: Case, found: Roles) -> Tensor:
     slots, size = cases.slot_bytes(case), case.whole("bytes")
     wanted.view(-1, slots)[:, :size] = sent.view(-1, slots)[:, :size]
     return wanted
-
-
-def compare(found: Tensor, wanted: Tensor, what: str) -> Outcome:
-    """Bit by bit."""
-    same = found == wanted
-    if bool(same.all()):
-        return Outcome(ok=True)
-    wrong = (~same).nonzero().flatten()
-    first = int(wrong[0])
-    return Outcome(
-        ok=False,
-        message=f"{wrong.numel()} of {same.numel()} bytes of {what} differ",
-        first_difference=f"byte {first} is 0x{int(found[first]):02x} and should be 0x{int(wanted[first]):02x}",
-    )
 
 
 def wrong_byte(case: Case) -> int:

@@ -7,8 +7,9 @@ import time
 
 from epctl.core.errors import EpctlError
 from epctl.core.op import Case, Corruption, Outcome, Running, World
+from epctl.ops.bits import compare
 from epctl.ops.link.cases import LOCAL, ROUND_TRIP
-from epctl.ops.link.roles import STALE, WRONG_BIT, Tensor, added, compare, expected, payload, roles, wrong_byte
+from epctl.ops.link.roles import STALE, WRONG_BIT, Tensor, added, expected, payload, roles, wrong_byte
 
 SIGNAL_S = 5.0
 LOST_SIGNAL_S = 0.3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from epctl.core.op import Case, Corruption, Outcome, Running, World
 from epctl.native.link_args import LinkArgs
+from epctl.ops.bits import compare
 from epctl.ops.link import kernels
-from epctl.ops.link.roles import STALE, WRONG_BIT, Tensor, compare, payload, seed_of, wrong_byte
+from epctl.ops.link.roles import STALE, WRONG_BIT, Tensor, payload, seed_of, wrong_byte
 
 _WORD = 1 << 32
 

@@ -7,9 +7,10 @@ from epctl.core.op import Case, Corruption, Memory, Outcome, Running, World
 from epctl.native.families import LINK
 from epctl.native.link_args import LinkArgs, PingPongArgs
 from epctl.ops import launcher
+from epctl.ops.bits import compare
 from epctl.ops.link import kernels
 from epctl.ops.link.cases import ROUND_TRIP, WRITES
-from epctl.ops.link.roles import STALE, WRONG_BIT, Tensor, compare, expected, payload, roles, wrong_byte
+from epctl.ops.link.roles import STALE, WRONG_BIT, Tensor, expected, payload, roles, wrong_byte
 
 GUARD_BYTES = 4096
 """Before and after the target; nobody may write there. Rows then begin at multiples of 128 bytes, which bulk copies are fastest with."""

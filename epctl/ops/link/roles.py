@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from epctl.core.op import Case, Layout, Outcome, World
+from epctl.core.op import Case, Layout, World
 from epctl.ops.link.cases import READS, WRITES
 
 Tensor: TypeAlias = Any
@@ -68,20 +68,6 @@ def expected(world: World, case: Case, source: int) -> Tensor:
     if case.word("kind") == "pull-add":
         return added(world, data, payload(world, case, "addend", world.rank))
     return data
-
-
-def compare(found: Tensor, wanted: Tensor, what: str) -> Outcome:
-    """Bit by bit."""
-    same = found == wanted
-    if bool(same.all()):
-        return Outcome(ok=True)
-    wrong = (~same).nonzero().flatten()
-    first = int(wrong[0])
-    return Outcome(
-        ok=False,
-        message=f"{wrong.numel()} of {same.numel()} bytes of {what} differ",
-        first_difference=f"byte {first} is 0x{int(found[first]):02x} and should be 0x{int(wanted[first]):02x}",
-    )
 
 
 def wrong_byte(num_bytes: int) -> int:
