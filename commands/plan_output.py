@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from epctl.commands import options
-from epctl.core.errors import EpctlError
+from epctl.commands import errors, options
 
 PLAN_SCHEMA = {"name": "epctl.plan", "version": 1}
 
 
-@contextmanager
-def errors_told(format: str) -> Iterator[None]:  # noqa: A002
-    """With --format json, a program that reads standard output gets the error there, too."""
-    try:
-        yield
-    except EpctlError as error:
-        if format == "json":
-            from epctl.core.jsontext import dump
-
-            told = {"what": error.what, "why": error.why, "do": error.todo}
-            code = getattr(error, "code", "input_invalid")
-            whole = {"schema": PLAN_SCHEMA, "status": "error", "error_code": code, "error": told}
-            options.emit(dump(whole).decode(), None)
-        raise
+def errors_told(format: str) -> AbstractContextManager[None]:  # noqa: A002
+    """See errors.told."""
+    return errors.told(format, PLAN_SCHEMA)
 
 
 def list_hardware(format: str, output: Path | None) -> None:  # noqa: A002

@@ -19,11 +19,11 @@ constexpr uint64_t kEpArrivalUnit = 1u << 20;
 // Counters of one buffer on one rank, in its own memory. They live on the device so that a captured graph goes on
 // counting at each replay.
 struct EpState {
-    uint64_t dispatch_epoch;  // calls that have begun
+    uint64_t dispatch_epoch;  // calls that have been sent
     uint64_t dispatch_finished;
     uint64_t combine_sent;     // combines by their halves
     uint64_t small_sent;       // calls of the kernels for few tokens, by their halves
-    uint32_t dispatch_ticket;  // blocks that have ended, modulo their number
+    uint32_t dispatch_ticket;  // blocks that have read the call's number, modulo theirs
     uint32_t experts_ticket;
     uint32_t combine_ticket;
     uint32_t expand_ticket;
