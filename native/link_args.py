@@ -6,6 +6,8 @@ import struct
 
 from msgspec import Struct
 
+from epctl.native.peers import Limits
+
 VECTOR_BYTES = 16
 STAGES = 2
 MAX_SHARED_BYTES = 220 * 1024
@@ -14,7 +16,7 @@ technical specifications per compute capability)."""
 _ALIGN_BYTES = 128
 _WARP_THREADS = 32
 _LINK = struct.Struct("<QQQQQII")
-_PING_PONG = struct.Struct("<QQQQQIIQQII")
+_PING_PONG = struct.Struct("<QQQQQII")
 
 
 def bulk_shared_bytes(row_bytes: int, block_threads: int) -> int:
@@ -42,21 +44,18 @@ class LinkArgs(Struct, frozen=True):
 
 
 class PingPongArgs(Struct, frozen=True):
-    """One side of a ping-pong. `record`: device address of a WaitRecord in host memory; `timeout_s` must be positive."""
+    """One side of a ping-pong."""
 
     mine: int
     theirs: int
     begin: int
     num_rounds: int
     elapsed_ns: int
-    rank: int
     peer: int
     serves: bool
-    record: int
-    timeout_s: float
+    limits: Limits
 
     def pack(self) -> bytes:
         """The struct PingPongArgs."""
-        limits = (self.record, round(self.timeout_s * 1e9), self.rank, 0)
         head = (self.mine, self.theirs, self.begin, self.num_rounds, self.elapsed_ns, self.peer, int(self.serves))
-        return _PING_PONG.pack(*head, *limits)
+        return _PING_PONG.pack(*head) + self.limits.pack()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 from msgspec import Struct
@@ -10,6 +11,7 @@ MAX_PEERS = 72
 """Largest load/store domain: NVL72."""
 _BARRIER = struct.Struct("<QQ")
 _LIMITS = struct.Struct("<QQII")
+_MAX_TIMEOUT_MS = 2**32 - 1
 
 
 class Peers(Struct, frozen=True):
@@ -28,15 +30,21 @@ class Peers(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """How a kernel waits. `record`: device address of a WaitRecord in host memory; `rank`: in the world."""
+    """How a kernel waits. `record`: address of a WaitRecord in host memory that the device maps; `given_up`: of 4 bytes, best in memory
+    of the device, which tell that a wait has given up; `rank`: in the world."""
 
     record: int
+    given_up: int
     timeout_s: float
     rank: int
 
     def pack(self) -> bytes:
-        """The struct WaitLimits."""
-        return _LIMITS.pack(self.record, round(self.timeout_s * 1e9), self.rank, 0)
+        """The struct WaitLimits. Raises ValueError for a time that is not positive, or above 49 days."""
+        if not 0 < self.timeout_s <= _MAX_TIMEOUT_MS / 1e3:
+            raise ValueError(
+                f"kernels wait for a positive time of at most {_MAX_TIMEOUT_MS / 1e3:.0f} s, not {self.timeout_s} s"
+            )
+        return _LIMITS.pack(self.record, self.given_up, self.rank, math.ceil(self.timeout_s * 1e3))
 
 
 def pack_barrier(peers: Peers, flags_offset: int, round_idx: int, limits: Limits) -> bytes:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 RECORD_BYTES = 64
 _RECORD = struct.Struct("<IIIIQQQQIIQ")
-_COMPLETE = 2
+_COMPLETE = 1
 STAGES = {
     1: ("ping", "link latency"),
     2: ("pong", "link latency"),

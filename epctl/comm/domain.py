@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from typing import Any
 
 from epctl.comm.control import Control
 from epctl.comm.symmetric import Plan, SymmetricMemory
+from epctl.comm.wait_record import WaitRecord
 from epctl.core.errors import EpctlError
 from epctl.native import communicator, families, peers, toolchain, waits
 from epctl.native.communicator import Communicator
@@ -39,9 +39,11 @@ class Domain:
         self._barrier = self.launcher.kernel(
             families.BARRIER, families.BARRIER.variants[0], "epctl_barrier", BARRIER_THREADS
         )
-        self._record = torch.zeros(waits.RECORD_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._record = WaitRecord(torch.device("cuda", device_idx))
         self.comm = Communicator.adopt(adopt, device_idx) if adopt else self._create()
         self._check_ranks()
+        self.ranks_per_gpu = self._count_ranks_of_my_gpu()
+        """Ranks that share this rank's GPU, itself among them."""
         self._rounds = 0
         self._flags = self.symmetric(FLAG_BYTES * num_ranks)
 
@@ -66,6 +68,10 @@ class Domain:
                 "epctl doctor names the gate that is closed (VMM, GIN, peer access)",
                 exit_code=4,
             )
+
+    def _count_ranks_of_my_gpu(self) -> int:
+        mine = str(self._torch.cuda.get_device_properties(self.device_idx).uuid).encode()
+        return self.control.all_gather("which GPU", mine).count(mine)
 
     @property
     def nccl_version(self) -> tuple[int, int, int]:
@@ -116,16 +122,16 @@ class Domain:
 
     def limits(self, timeout_s: float | None = None) -> Limits:
         """How a kernel of this rank waits."""
-        return Limits(self._record.data_ptr(), self.timeout_s if timeout_s is None else timeout_s, self.rank)
+        return self._record.limits(self.timeout_s if timeout_s is None else timeout_s, self.rank)
 
     def timeout(self) -> waits.Timeout | None:
         """The wait that has given up, if any. After one, no kernel of this rank waits any more."""
-        return waits.read(ctypes.string_at(self._record.data_ptr(), waits.RECORD_BYTES))
+        return self._record.timeout()
 
     def clear(self) -> None:
         """Forgets the wait that gave up, so that kernels wait again. All ranks have ended what they did, and what the kernels counted
         together is made anew."""
-        self._record.zero_()
+        self._record.clear()
 
     def check(self) -> None:
         """Raises EpctlError when a wait has given up. Call it after the stream has been waited for."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
@@ -161,12 +160,6 @@ class GinDomain:
         self._rounds += 1
         arguments = self._where.pack(self.image, self._rounds, self.domain.limits())
         self._kernels["epctl_gin_barrier"].launch(1, self.stream() if stream is None else stream, arguments)
-
-    def record(self) -> Any:  # noqa: ANN401 - a tensor
-        """Pinned memory for a WaitRecord of the caller's own, so that a wait that gives up does not end all later ones."""
-        from epctl.native import waits
-
-        return self._torch.zeros(waits.RECORD_BYTES, dtype=self._torch.uint8, pin_memory=True)
 
     def close(self) -> None:
         """Collective. After the last kernel, before the domain. A second call does nothing."""

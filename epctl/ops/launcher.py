@@ -1,4 +1,4 @@
-"""What ops on a GPU share: kernels of this process, copies by the copy engines, and records of waits."""
+"""What ops on a GPU share: kernels of this process, and copies by the copy engines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from epctl.core.errors import EpctlError
 from epctl.core.op import World
-from epctl.native import toolchain, waits
+from epctl.native import toolchain
 from epctl.native.launcher import Launcher
 
 
@@ -60,24 +60,3 @@ def _driver() -> Any:  # noqa: ANN401 - ctypes.CDLL
     library.cuMemcpyDtoDAsync_v2.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
     library.cuGetErrorName.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_char_p))
     return library
-
-
-class Record:
-    """Host memory that tells which wait of a kernel gave up."""
-
-    def __init__(self, world: World) -> None:
-        pinned = bool(world.device.type == "cuda")
-        self._bytes = world.torch.zeros(waits.RECORD_BYTES, dtype=world.torch.uint8, pin_memory=pinned)
-
-    @property
-    def address(self) -> int:
-        """For kernels; the device reads and writes it where the host does."""
-        return int(self._bytes.data_ptr())
-
-    def timeout(self) -> waits.Timeout | None:
-        """The wait that has given up."""
-        return waits.read(ctypes.string_at(self.address, waits.RECORD_BYTES))
-
-    def clear(self) -> None:
-        """So that kernels wait again. No kernel may run."""
-        self._bytes.zero_()

@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     __shared__ uint32_t histogram[kEpMaxExperts];
     const uint64_t epoch = args.state->dispatch_epoch + 1;
+    if (has_given_up(args.limits)) return;
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->dispatch_ticket, epoch);
     const Span span = span_of_block(args.shape.num_tokens);
     const uint32_t num_batches = (span.end - span.begin + kWarpThreads - 1) / kWarpThreads;
@@ -74,6 +75,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
 extern "C" __global__ void __launch_bounds__(kWarpThreads)
     epctl_ep_dispatch_finish(const __grid_constant__ FinishArgs args) {
     const uint64_t epoch = args.state->dispatch_finished + 1;
+    if (has_given_up(args.limits)) return;
     wait_rows(args.peers, args.at, args.limits, args.waited_ns, epoch);
     __syncwarp();
     if (lane_idx() == 0) args.state->dispatch_finished = epoch;
@@ -81,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(kWarpThreads)
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_expand(const __grid_constant__ ExpandArgs args) {
     __shared__ uint32_t first[kEpMaxExperts];
+    if (has_given_up(args.limits)) return;
     expand(args, first);
 }
 
@@ -88,6 +91,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     const uint64_t sent = args.state->combine_sent + 1, received = args.state->combine_received + 1;
+    if (has_given_up(args.limits)) return;
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->combine_ticket, sent | received);
     const bool moves = warp_idx() < args.num_warps;
     const Ring ring{shared + warp_idx() * args.num_stages * args.slot_bytes, barriers + warp_idx() * kMaxStages,
@@ -114,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
 extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_pull(const __grid_constant__ PullArgs args) {
     __shared__ uint64_t offsets[2 * kMaxPeers];
     const uint64_t epoch = args.state->pull_epoch + 1;
+    if (has_given_up(args.limits)) return;
     const bool counting = args.pulls && threadIdx.x == 0 && counts_call(&args.state->pull_ticket, epoch);
     if (args.announces && blockIdx.x == 0) announce(args, epoch);
     if (!args.pulls) return;

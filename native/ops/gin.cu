@@ -31,18 +31,19 @@ struct Side {
         const uint64_t begin = now_ns();
         for (;;) {
             const uint64_t waited = now_ns() - begin;
-            const uint64_t left = waited < args.limits.timeout_ns ? args.limits.timeout_ns - waited : 0;
+            const uint64_t limit = timeout_ns(args.limits), left = waited < limit ? limit - waited : 0;
             // At most two cycles a nanosecond: a piece ends before its time is over, and the next one takes what is
             // left.
             const uint64_t cycles = left < kLeastCycles ? kLeastCycles : left;
             if (gin.wait(request, ncclCoopThread(), ncclGin_None(), cuda::memory_order_acquire, cycles) == ncclSuccess)
                 return true;
             const uint64_t now = now_ns() - begin;
-            if (now >= args.limits.timeout_ns) {
-                record_timeout(args.limits.record, args.limits.rank, peer, Stage::kGinFlush, 1, progress, 0, now);
+            if (now >= timeout_ns(args.limits)) {
+                record_timeout(args.limits.record, args.limits.given_up, args.limits.rank, peer, Stage::kGinFlush, 1,
+                               progress, 0, now);
                 return false;
             }
-            if (load_state(args.limits.record) != kRecordFree) return false;
+            if (has_given_up(args.limits)) return false;
         }
     }
 

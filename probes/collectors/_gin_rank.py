@@ -184,7 +184,7 @@ class Trial:
         self.memory = self.comm.allocate(2 * BYTES)
         window = self.comm.add_window(self.memory, 2 * BYTES)
         self.record = self.driver.pinned(self.context, 4096)
-        self.elapsed = self.record + 1024
+        self.elapsed, self.given_up = self.record + 1024, self.record + 2048
         self.driver.write(self.context, self.memory, self._pattern(self.rank.rank) + bytes(BYTES))
         # Both ranks have cleared their memory before the window is made known to all again.
         tell({"begin": f"trial {self.name}"})
@@ -206,7 +206,7 @@ class Trial:
         from epctl.native.peers import Limits
 
         peer = 1 - self.rank.rank
-        limits = Limits(self.record, WAIT_S, self.rank.rank)
+        limits = Limits(self.record, self.given_up, WAIT_S, self.rank.rank)
         return GinArgs(window, self.elapsed, peer, limits, sender=peer, target_offset=BYTES, **more)
 
     def _put(self, window: int) -> GinArgs:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from epctl.comm.wait_record import WaitRecord
 from epctl.core.errors import EpctlError
 from epctl.native import host_extension, kernels, toolchain, waits
 from epctl.native.cache import Cache
@@ -141,7 +142,7 @@ class PingPong:
         self._rig, self._variant, self.begin = rig, variant, begin
         self._flags = [torch.full((1,), _signed(begin), dtype=torch.int64, device=f"cuda:{i}") for i in range(2)]
         self._elapsed = [torch.full((1,), -1, dtype=torch.int64, device=f"cuda:{i}") for i in range(2)]
-        self._records = [torch.zeros(waits.RECORD_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._records = [WaitRecord(torch.device("cuda", i)) for i in range(2)]
         rig.settle()
         for rank in range(2):  # a module that is loaded while another kernel spins may wait for it
             rig.kernel("ping_pong", variant, rank)
@@ -149,8 +150,8 @@ class PingPong:
     def start(self, rank: int, num_rounds: int, timeout_s: float) -> None:
         """Launches the side of `rank`."""
         mine, theirs = self._flags[rank].data_ptr(), self._flags[1 - rank].data_ptr()
-        record, elapsed = self._records[rank].data_ptr(), self._elapsed[rank].data_ptr()
-        args = PingPongArgs(mine, theirs, self.begin, num_rounds, elapsed, rank, 1 - rank, rank == 0, record, timeout_s)
+        elapsed, limits = self._elapsed[rank].data_ptr(), self._records[rank].limits(timeout_s, rank)
+        args = PingPongArgs(mine, theirs, self.begin, num_rounds, elapsed, 1 - rank, rank == 0, limits)
         self._rig.launch("ping_pong", self._variant, rank, 1, args.pack())
 
     def flag(self, rank: int) -> int:
@@ -163,7 +164,7 @@ class PingPong:
 
     def timeout(self, rank: int) -> waits.Timeout | None:
         """What the record of `rank` says."""
-        return waits.read(bytes(self._records[rank].tolist()))
+        return self._records[rank].timeout()
 
 
 def link_bytes(num_rows: int, **addresses: int) -> bytes:

@@ -42,9 +42,10 @@ class Network:
                 return True
             seen = self.signals.get(key, 0)
         nanoseconds = round(args.limits.timeout_s * 1e9)
-        record = struct.pack("<IIIIQQQQIIQ", 2, rank, args.sender, stage, expected, seen, 0, nanoseconds, context, 0, 0)
+        record = struct.pack("<IIIIQQQQIIQ", 1, rank, args.sender, stage, expected, seen, 0, nanoseconds, context, 0, 0)
         assert len(record) == waits.RECORD_BYTES
         ctypes.memmove(args.limits.record, record, len(record))
+        ctypes.c_uint32.from_address(args.limits.given_up).value = 1
         return False
 
 

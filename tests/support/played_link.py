@@ -52,7 +52,9 @@ class _Kernel:
 
 
 def _ping_pong(arguments: bytes) -> None:
-    mine, theirs, begin, num_rounds, elapsed, peer, serves, record, timeout_ns, rank, _ = _PING_PONG.unpack(arguments)
+    mine, theirs, begin, num_rounds, elapsed, peer, serves, record, given_up, rank, timeout_ms = _PING_PONG.unpack(
+        arguments
+    )
     flag, other = ctypes.c_uint64.from_address(mine), ctypes.c_uint64.from_address(theirs)
     started = time.monotonic()
     for done in range(num_rounds):
@@ -61,12 +63,24 @@ def _ping_pong(arguments: bytes) -> None:
             other.value = value
         waiting = time.monotonic()
         while flag.value < value:
-            if time.monotonic() - waiting > timeout_ns / 1e9:
+            if time.monotonic() - waiting > timeout_ms / 1e3:
                 told = struct.pack(
-                    "<IIIIQQQQIIQ", 2, rank, peer, 2 if serves else 1, value, flag.value, done, timeout_ns, 0, 0, 0
+                    "<IIIIQQQQIIQ",
+                    1,
+                    rank,
+                    peer,
+                    2 if serves else 1,
+                    value,
+                    flag.value,
+                    done,
+                    timeout_ms * 10**6,
+                    0,
+                    0,
+                    0,
                 )
                 assert len(told) == waits.RECORD_BYTES
                 ctypes.memmove(record, told, len(told))
+                ctypes.c_uint32.from_address(given_up).value = 1
                 return
             time.sleep(1e-5)
         if not serves:

@@ -38,7 +38,8 @@ class Engine:
         self.memory = domain.symmetric(self.layout.num_bytes)
         self.peers = domain.peers(self.memory)
         self.device = torch.device("cuda", domain.device_idx)
-        self.num_sms = torch.cuda.get_device_properties(self.device).multi_processor_count
+        # Kernels of all ranks of a GPU wait for each other: they must fit side by side.
+        self.num_sms = torch.cuda.get_device_properties(self.device).multi_processor_count // domain.ranks_per_gpu
         columns = max(domain.num_ranks, ep_sizes.MAX_EXPERTS)
         with torch.cuda.device(self.device):
             self._state = torch.zeros(ep_sizes.STATE_BYTES, dtype=torch.uint8, device=self.device)

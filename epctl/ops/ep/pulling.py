@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from epctl.native.ep_args import Pull
-from epctl.ops.ep import arguments
 from epctl.ops.ep.call import address
 from epctl.ops.ep.combining import Wish, combined_shape, outputs
 from epctl.ops.ep.engine import Engine
@@ -19,6 +18,19 @@ Stream: TypeAlias = Any
 """torch.cuda.Stream."""
 
 
+def without_padding(metadata: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """(rows to take [received * K] int64, metadata [received, K + 2] int32 that names them by their place in that list), for metadata
+    of the same shape that names expanded rows below `num_rows`. Selections that are not there, and rows of metadata that nobody has
+    written, name some row that is never asked for."""
+    import torch
+
+    placed = metadata[:, 2:]
+    places = torch.arange(placed.numel(), dtype=torch.int32, device=metadata.device).view_as(placed)
+    found = metadata.clone()
+    found[:, 2:] = torch.where(placed < 0, placed, places)
+    return placed.clamp(0, num_rows - 1).reshape(-1).long(), found
+
+
 class Pulling:
     """See Combining. Rows are copied into symmetric memory first."""
 
@@ -27,11 +39,6 @@ class Pulling:
     ) -> None:
         self._engine, self._x, self._handle, self._weights, self._wish = engine, x, handle, weights, wish
         self._biases = biases
-        room = engine.layout.num_every_row
-        if x.shape[0] > room:
-            raise arguments.refuse(
-                "x", x, f"at most {room} rows, which a buffer with allow_multiple_reduction=False has room for"
-            )
 
     def send(self, stream: Stream) -> None:
         """Rows, weights and metadata to where peers can read them; announced at once when the rest is deferred."""
@@ -39,10 +46,20 @@ class Pulling:
 
         memory, metadata = self._engine.memory, self._handle.recv_src_metadata
         rows_at, weights_at, metadata_at = self._engine.layout.every_row
-        memory.view(rows_at, tuple(self._x.shape), torch.bfloat16).copy_(self._x)
+        chosen = None
+        if self._x.shape[0] > self._engine.layout.num_every_row:
+            # Many experts, each group padded: only the rows that travel have room.
+            chosen, metadata = without_padding(metadata, int(self._x.shape[0]))
+        for at, rows in ((rows_at, self._x), (weights_at, self._weights)):
+            if rows is None:
+                continue
+            shape = (rows.shape[0] if chosen is None else chosen.shape[0], *rows.shape[1:])
+            staged = memory.view(at, shape, rows.dtype)
+            if chosen is None:
+                staged.copy_(rows)
+            else:
+                torch.index_select(rows, 0, chosen, out=staged)
         memory.view(metadata_at, tuple(metadata.shape), torch.int32).copy_(metadata)
-        if self._weights is not None:
-            memory.view(weights_at, tuple(self._weights.shape), torch.float32).copy_(self._weights)
         if self._wish.deferred:
             self._launch(stream, None, None, announces=True, pulls=False)
 
@@ -61,8 +78,8 @@ class Pulling:
             combined_shape(self._x, handle, engine.domain.num_ranks),
             rows_at,
             weights_at,
-            address(self._x),
-            address(self._weights),
+            engine.memory.address + rows_at,
+            0 if self._weights is None else engine.memory.address + weights_at,
             handle.topk_idx.data_ptr(),
             handle.routes.data_ptr(),
             address(self._biases[0]),

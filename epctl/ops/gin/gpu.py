@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from epctl.comm.domain import Domain, of_world
 from epctl.comm.gin import GinDomain
+from epctl.comm.wait_record import WaitRecord
 from epctl.core.errors import EpctlError
 from epctl.core.op import Case, Corruption, Outcome, Running, Told, World
 from epctl.core.views.gates import Gate
 from epctl.native.communicator import GinWish
 from epctl.native.gin_args import GinArgs, GinFlag
-from epctl.native.peers import Limits
-from epctl.ops import launcher
 from epctl.ops.bits import compare
 from epctl.ops.gin import carriers, cases
 from epctl.ops.gin.roles import STALE, WRONG_BIT, expected, num_signals, outbox, roles, step_of, wrong_byte
@@ -85,7 +84,7 @@ class _Gin:
         self._outbox.copy_(outbox(world, case, world.rank))
         self._inbox = whole[self._at : self._at + region]
         self._guards = (whole[region : self._at], whole[self._at + region : 2 * self._at])
-        self._record = launcher.Record(world)
+        self._record = WaitRecord(world.device)
         torch = world.torch
         self._elapsed = torch.full((self._contexts,), -1, dtype=torch.int64, device=world.device)
         self._drops = self._flipped = False
@@ -107,7 +106,7 @@ class _Gin:
             elapsed_ns=int(self._elapsed.data_ptr()),
             to=self._roles.to,
             sender=self._roles.sender,
-            limits=Limits(self._record.address, LOST_SIGNAL_S if self._drops else SIGNAL_S, self._world.rank),
+            limits=self._record.limits(LOST_SIGNAL_S if self._drops else SIGNAL_S, self._world.rank),
             target_offset=self._at,
             num_bytes=case.whole("bytes"),
             slot_bytes=cases.slot_bytes(case),

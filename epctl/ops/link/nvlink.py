@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epctl.comm.wait_record import WaitRecord
 from epctl.core.errors import EpctlError
 from epctl.core.op import Case, Corruption, Memory, Outcome, Running, World
 from epctl.native.families import LINK
@@ -126,7 +127,7 @@ class _RoundTrip:
         self._peer = {source: target, target: source}.get(world.rank)
         self._serves = world.rank == source
         self._kernel = launcher.launcher(world).kernel(LINK, LINK.variants[0], "epctl_link_ping_pong", WARP_THREADS)
-        self._record = launcher.Record(world)
+        self._record = WaitRecord(world.device)
         self._elapsed = world.torch.full((1,), -1, dtype=world.torch.int64, device=world.device)
         self._memory = world.symmetric(FLAG_BYTES)
         self._flag = self._memory.bytes_tensor()[:FLAG_BYTES].view(world.torch.int64)
@@ -145,11 +146,9 @@ class _RoundTrip:
             begin=self._begin,
             num_rounds=num_rounds,
             elapsed_ns=int(self._elapsed.data_ptr()),
-            rank=self._world.rank,
             peer=self._peer,
             serves=self._serves,
-            record=self._record.address,
-            timeout_s=LOST_SIGNAL_S if self._drops else SIGNAL_S,
+            limits=self._record.limits(LOST_SIGNAL_S if self._drops else SIGNAL_S, self._world.rank),
         )
         self._kernel.launch(1, launcher.stream(self._world), arguments.pack())
         self._begin += self._rounds

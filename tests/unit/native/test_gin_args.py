@@ -37,7 +37,8 @@ int main() {
     args.slot_bytes = 5; args.num_slots = 6; args.num_messages = 7; args.num_expected = 8; args.begin = 9; args.value = 10;
     args.elapsed_ns = at<uint64_t>(11); args.to = 12; args.from = 13; args.signal = 14;
     args.flags = kGinStrong | kGinServes; args.batch = 15;
-    args.limits.record = at<WaitRecord>(16); args.limits.timeout_ns = 1500000000; args.limits.rank = 17;
+    args.limits.record = at<WaitRecord>(16); args.limits.given_up = at<uint32_t>(18); args.limits.timeout_ms = 1500;
+    args.limits.rank = 17;
     tell(args);
     static GinBarrierArgs barrier{};
     barrier.peers.base[0] = at<uint8_t>(100); barrier.peers.base[1] = at<uint8_t>(200);
@@ -52,7 +53,7 @@ int main() {
     std::printf("%u %u %u %u", kGinStrong, kGinAdd, kGinServes, kGinDrop);
 }
 """
-LIMITS = Limits(16, 1.5, 17)
+LIMITS = Limits(16, 18, 1.5, 17)
 
 
 def args(**more: int) -> GinArgs:
@@ -75,7 +76,7 @@ def test_bytes(tmp_path: Path) -> None:
     flags = GinFlag.STRONG | GinFlag.SERVES
     first = GinArgs(1, 11, 12, LIMITS, 13, 2, 3, 4, 5, 6, 7, 8, 9, 10, 14, flags, 15).pack(comm)
     where = GinBarrier(Peers((100, 200), 1), 64, 3, 4)
-    second = where.pack(comm, 5, Limits(16, 1.5, 5))
+    second = where.pack(comm, 5, Limits(16, 18, 1.5, 5))
     third = pack_describe(comm, 77)
     assert told[8:].startswith(first + second + third)
     rest = told[8 + len(first + second + third) :]
@@ -123,7 +124,7 @@ def test_signals_may_wrap(begin: int, value: int) -> None:
 @pytest.mark.parametrize(("rank", "round_idx"), [(4, 1), (8, 1), (-1, 1), (5, 0)])
 def test_a_barrier_knows_its_ranks(rank: int, round_idx: int) -> None:
     with pytest.raises(ValueError, match="barrier"):
-        GinBarrier(Peers((1, 2), 1), 0, 0, 4).pack(bytes(8), round_idx, Limits(0, 1.0, rank))
+        GinBarrier(Peers((1, 2), 1), 0, 0, 4).pack(bytes(8), round_idx, Limits(0, 0, 1.0, rank))
 
 
 def test_kernels_are_those_of_the_source() -> None:

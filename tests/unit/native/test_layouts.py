@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from epctl.native import waits
 from epctl.native.families import FAMILIES, link_variant
 from epctl.native.kernels import INCLUDE
 from epctl.native.link_args import LinkArgs, PingPongArgs, bulk_shared_bytes
+from epctl.native.peers import Limits
 from epctl.native.waits import Timeout
 
 PROGRAM = """
@@ -28,7 +30,7 @@ int main() {
     PingPongArgs ping{};
     ping.mine = at<uint64_t>(1); ping.theirs = at<uint64_t>(2); ping.begin = 3; ping.num_rounds = 4;
     ping.elapsed_ns = at<uint64_t>(5); ping.limits.rank = 6; ping.peer = 7; ping.serves = 1;
-    ping.limits.record = at<WaitRecord>(8); ping.limits.timeout_ns = 9500000000;
+    ping.limits.record = at<WaitRecord>(8); ping.limits.given_up = at<uint32_t>(9); ping.limits.timeout_ms = 9500;
     tell(ping);
     WaitRecord record{};
     record.state = kRecordComplete; record.waiter = 5; record.peer = 2; record.stage = static_cast<uint32_t>(Stage::kLinkPong);
@@ -45,7 +47,7 @@ def test_bytes(tmp_path: Path) -> None:
     subprocess.run(argv, input=PROGRAM.encode(), check=True)
     told = subprocess.run([str(program)], capture_output=True, check=True).stdout
     link = LinkArgs(1, 2, 3, 4, 5, 6).pack()
-    ping = PingPongArgs(1, 2, 3, 4, 5, 6, 7, True, 8, 9.5).pack()
+    ping = PingPongArgs(1, 2, 3, 4, 5, 7, True, Limits(8, 9, 9.5, 6)).pack()
     assert told.startswith(link + ping)
     record = told[len(link + ping) :]
     assert len(record) == waits.RECORD_BYTES
@@ -54,9 +56,16 @@ def test_bytes(tmp_path: Path) -> None:
     assert str(timeout).startswith("rank 5 waited 10 s for rank 2's pong signal in link latency, after 9 rounds")
 
 
-def test_records_that_are_free_or_half_written_tell_nothing() -> None:
-    for state in (0, 1):
-        assert waits.read(bytes([state]) + bytes(waits.RECORD_BYTES - 1)) is None
+def test_a_record_that_is_free_or_half_written_tells_nothing() -> None:
+    assert waits.read(bytes(4) + bytes([7]) * (waits.RECORD_BYTES - 4)) is None
+
+
+def test_kernels_wait_at_least_as_long_as_they_are_told_and_never_for_ever() -> None:
+    assert Limits(1, 2, 0.0001, 3).pack() == struct.pack("<QQII", 1, 2, 3, 1)
+    assert Limits(1, 2, 1.0005, 3).pack() == struct.pack("<QQII", 1, 2, 3, 1001)
+    for timeout_s in (0, -1, 5e6, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="positive time"):
+            Limits(1, 2, timeout_s, 3).pack()
 
 
 def test_every_stage_has_words() -> None:

@@ -302,6 +302,7 @@ def test_another_nccl_of_pytorch() -> None:
 
 
 def test_what_pytorch_loads_is_read_from_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # another test's would be found first
     torch = tmp_path / "site" / "torch"
     (torch / "lib").mkdir(parents=True)
     (torch / "__init__.py").write_text("raise RuntimeError('imported')")

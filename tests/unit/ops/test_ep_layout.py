@@ -144,7 +144,7 @@ def filled(kind: Any) -> Any:  # noqa: ANN401 - a value of the type
     if kind is Peers:
         return Peers((0, 0), 0)
     if kind is Limits:
-        return Limits(0, 1.0, 0)
+        return Limits(0, 0, 1.0, 0)
     if isinstance(kind, type) and issubclass(kind, Struct):
         return kind(*(filled(one) for one in get_type_hints(kind).values()))
     return kind()

@@ -150,6 +150,9 @@ def _edges() -> Iterator[Options]:
     yield structs.replace(real, tokens=(4096,), deterministic=True)
     yield structs.replace(real, tokens=(4096, 4000), expand=True, alignment=128, sync=False)
     yield structs.replace(real, tokens=(100,), expand=True, alignment=128, every_row=True, biases=2)
+    # Padding of more rows than there is room for rows that travel.
+    padded = structs.replace(base, experts=MAX_EXPERTS // 2, topk=16, expand=True, alignment=128, every_row=True)
+    yield structs.replace(padded, tokens=(5, 0), most=22, sync=False, biases=2)
 
 
 def _repeated() -> Iterator[Options]:

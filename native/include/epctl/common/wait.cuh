@@ -30,10 +30,16 @@ __device__ __forceinline__ void store_release(uint64_t* flag, uint64_t value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
 
-__device__ __forceinline__ uint32_t load_state(const WaitRecord* record) {
+// Also asked by kernels that read what an earlier one of their stream has written: it may have ended without.
+__device__ __forceinline__ bool has_given_up(const WaitLimits& limits) {
     uint32_t value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(&record->state) : "memory");
-    return value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(limits.given_up) : "memory");
+    return value != 0;
+}
+
+__device__ __forceinline__ uint64_t timeout_ns(const WaitLimits& limits) {
+    constexpr uint64_t kNsPerMs = 1000000;
+    return limits.timeout_ms * kNsPerMs;
 }
 
 // What is waited for: the flag of `peer` that reaches `expected` in `stage`.
@@ -47,10 +53,11 @@ struct Awaited {
 
 // Not inlined: it runs once, and its registers are not to count for the loop that waits. By value: a reference would
 // put the caller's variables on the stack.
-__device__ __noinline__ void record_timeout(WaitRecord* record, uint32_t rank, uint32_t peer, Stage stage,
-                                            uint64_t expected, uint64_t progress, uint64_t seen, uint64_t waited_ns) {
+__device__ __noinline__ void record_timeout(WaitRecord* record, uint32_t* given_up, uint32_t rank, uint32_t peer,
+                                            Stage stage, uint64_t expected, uint64_t progress, uint64_t seen,
+                                            uint64_t waited_ns) {
     // The first one tells the cause; who waits for somebody that gave up tells only a consequence.
-    if (atomicCAS_system(&record->state, kRecordFree, kRecordWritten) != kRecordFree) return;
+    if (atomicExch(given_up, 1) != 0) return;
     record->waiter = rank;
     record->peer = peer;
     record->stage = static_cast<uint32_t>(stage);
@@ -60,8 +67,7 @@ __device__ __noinline__ void record_timeout(WaitRecord* record, uint32_t rank, u
     record->waited_ns = waited_ns;
     record->block = blockIdx.x;
     record->thread = threadIdx.x;
-    __threadfence_system();
-    atomicExch_system(&record->state, kRecordComplete);
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&record->state), "r"(kRecordComplete) : "memory");
 }
 
 // The primitive: `read` gives the value that is to reach `expected`. True when it has. False when the time is up, or
@@ -70,11 +76,10 @@ __device__ __noinline__ void record_timeout(WaitRecord* record, uint32_t rank, u
 template <class Read>
 __device__ __forceinline__ bool wait_until(const WaitLimits& limits, uint64_t expected, uint32_t peer, Stage stage,
                                            uint64_t progress, Read read) {
-    // The timer is slower than the flag, and the record lies behind PCIe: a flag that comes soon costs neither.
+    // The timer is slower than the flag: one that comes soon does not cost it.
     constexpr uint32_t kSpinsPerLook = 64;
-    constexpr uint32_t kLooksPerRecord = 16;
     uint64_t begin = 0;
-    for (uint32_t look = 1;; ++look) {
+    for (;;) {
         uint64_t seen = 0;
 #pragma unroll 1
         for (uint32_t spin = 0; spin < kSpinsPerLook; ++spin) {
@@ -83,11 +88,12 @@ __device__ __forceinline__ bool wait_until(const WaitLimits& limits, uint64_t ex
         }
         const uint64_t now = now_ns();
         if (begin == 0) begin = now;
-        if (now - begin >= limits.timeout_ns) {
-            record_timeout(limits.record, limits.rank, peer, stage, expected, progress, seen, now - begin);
+        if (now - begin >= timeout_ns(limits)) {
+            record_timeout(limits.record, limits.given_up, limits.rank, peer, stage, expected, progress, seen,
+                           now - begin);
             return false;
         }
-        if (look % kLooksPerRecord == 0 && load_state(limits.record) != kRecordFree) return false;
+        if (has_given_up(limits)) return false;
     }
 }
 
@@ -98,9 +104,8 @@ __device__ __forceinline__ bool wait_until_warp(const WaitLimits& limits, uint64
                                                 uint64_t progress, Read read) {
     constexpr uint32_t kWholeWarp = 0xffffffffu;
     constexpr uint32_t kSpinsPerLook = 32;
-    constexpr uint32_t kLooksPerRecord = 16;
     uint64_t begin = 0;
-    for (uint32_t look = 1;; ++look) {
+    for (;;) {
         uint64_t seen = 0;
 #pragma unroll 1
         for (uint32_t spin = 0; spin < kSpinsPerLook; ++spin) {
@@ -109,12 +114,12 @@ __device__ __forceinline__ bool wait_until_warp(const WaitLimits& limits, uint64
         }
         const uint64_t now = __shfl_sync(kWholeWarp, now_ns(), 0);
         if (begin == 0) begin = now;
-        if (now - begin >= limits.timeout_ns) {
-            record_timeout(limits.record, limits.rank, peer, stage, expected, progress, seen, now - begin);
+        if (now - begin >= timeout_ns(limits)) {
+            record_timeout(limits.record, limits.given_up, limits.rank, peer, stage, expected, progress, seen,
+                           now - begin);
             return false;
         }
-        if (look % kLooksPerRecord == 0 && __shfl_sync(kWholeWarp, load_state(limits.record), 0) != kRecordFree)
-            return false;
+        if (__shfl_sync(kWholeWarp, has_given_up(limits), 0)) return false;
     }
 }
 

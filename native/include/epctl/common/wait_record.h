@@ -27,9 +27,8 @@ enum class Stage : uint32_t {
 };
 
 enum RecordState : uint32_t {
-    kRecordFree = 0,
-    kRecordWritten = 1,  // being filled in
-    kRecordComplete = 2,
+    kRecordFree = 0,  // or being filled in
+    kRecordComplete = 1,
 };
 
 // In host memory that the device maps, one for each rank: the host must be able to read it while the kernel hangs.
@@ -53,11 +52,13 @@ static_assert(offsetof(WaitRecord, expected) == 16 && offsetof(WaitRecord, block
 // How a kernel waits; part of its arguments.
 struct WaitLimits {
     WaitRecord* record;
-    uint64_t timeout_ns;
+    // Best in memory of the device. Not 0 as soon as a wait of this rank has given up: what kernels wait for, or were
+    // to have written, does not come any more.
+    uint32_t* given_up;
     uint32_t rank;
-    uint32_t reserved;
+    uint32_t timeout_ms;
 };
 
-static_assert(sizeof(WaitLimits) == 24, "native/link_args.py packs 24 bytes");
+static_assert(sizeof(WaitLimits) == 24, "native/peers.py packs 24 bytes");
 
 }  // namespace epctl

@@ -287,9 +287,11 @@ __device__ __forceinline__ void small_dispatch(const SmallDispatchArgs& args) {
     const Slots slots = slots_of(args.shape.row_bytes, num_details_of(args.shape), kSmallUnroll);
     const uint64_t sent = args.state->small_sent + 1;
     const uint64_t received = args.state->small_received + 1;
+    if (has_given_up(args.limits)) return;
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->small_ticket, sent | received);
-    const bool keeps_books = blockIdx.x == gridDim.x - 1;
-    const uint32_t worker = blockIdx.x * kWarps + warp_idx(), num_workers = (gridDim.x - 1) * kWarps;
+    // The first block: the others wait for what it does first.
+    const bool keeps_books = blockIdx.x == 0;
+    const uint32_t worker = (blockIdx.x - 1) * kWarps + warp_idx(), num_workers = (gridDim.x - 1) * kWarps;
     if (args.sends) {
         if (keeps_books) {
             send_masks(args, sent);

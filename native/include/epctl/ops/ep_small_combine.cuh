@@ -205,10 +205,11 @@ __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
     const Slots slots = slots_of(args.shape.row_bytes, args.shape.num_topk, kReturnUnroll);
     const uint64_t returned = args.state->small_returned + 1;
     const uint64_t combined = args.state->small_combined + 1;
+    if (has_given_up(args.limits)) return;
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->small_ticket, returned | combined);
     const uint32_t worker = blockIdx.x * kWarps + warp_idx(), num_workers = gridDim.x * kWarps;
     if (args.sends) {
-        if (blockIdx.x == gridDim.x - 1) meet(args, returned, true, false);
+        if (blockIdx.x == 0) meet(args, returned, true, false);
         const uint32_t num_rows = args.tokens_per_rank[args.peers.num_ranks - 1];
         const uint32_t num_units = args.num_rows * slots.num_units;
         for (uint32_t unit = worker; unit < num_units; unit += num_workers)
@@ -219,7 +220,7 @@ __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
         for (uint32_t unit = worker; unit < num_units; unit += num_workers)
             if (!combine_unit(args, slots, unit / slots.num_units, unit % slots.num_units, combined)) return;
         __syncthreads();
-        if (blockIdx.x == gridDim.x - 1) meet(args, combined, false, true);
+        if (blockIdx.x == 0) meet(args, combined, false, true);
     }
     __syncthreads();
     if (counting) {
