@@ -16,9 +16,14 @@ SETTLE_S = 60.0
 """Longer than any limit that kernels have for their own waits, and far longer than any run."""
 CHUNK = 32
 """Samples that are enqueued at once: a stream holds about a thousand launches before it blocks."""
-AHEAD_CYCLES = 200_000
-"""Clock cycles (0.1 ms) of idling for each sample of a chunk, so that all of it is enqueued before the first one runs. Otherwise a
-short kernel is timed with the wait for Python in it."""
+CYCLES_PER_S = 2e9
+"""About an SM's clock (an H200's is 1.98 GHz): what `_sleep` counts."""
+AHEAD_S = 1e-4
+"""How long the GPU idles for each sample of a chunk, beside the time that the host needs for a call: all of it is to be enqueued before
+the first one runs. Otherwise a short kernel is timed with the wait for Python in it."""
+AHEAD_FACTOR = 1.5
+MAX_AHEAD_S = 2e-3
+"""A call that waits for the GPU itself is not enqueued ahead, however long that idles."""
 
 
 class Timer(Protocol):
@@ -79,18 +84,28 @@ class GpuTimer:
     def take(self, running: Running, count: int) -> list[float]:
         """See Timer. A run that measures itself is taken one by one; whether it does is known after the warm-up."""
         chunk = CHUNK if running.measured_us() is None else 1
+        ahead_s = min(MAX_AHEAD_S, AHEAD_S + AHEAD_FACTOR * self._host_s(running))
         samples: list[float] = []
         while len(samples) < count:
-            events = self._enqueue(running, min(chunk, count - len(samples)))
+            events = self._enqueue(running, min(chunk, count - len(samples)), ahead_s)
             settle(self._world, "its samples")
             own = running.measured_us()
             samples += [begin.elapsed_time(end) * 1e3 for begin, end in events] if own is None else [own]
         return samples
 
-    def _enqueue(self, running: Running, count: int) -> list[tuple[Any, Any]]:
+    def _host_s(self, running: Running) -> float:
+        """How long the host needs to enqueue a call: one more, which is no sample."""
+        self._world.barrier()
+        begin = time.perf_counter()
+        running.run()
+        taken = time.perf_counter() - begin
+        settle(self._world, "a call")
+        return taken
+
+    def _enqueue(self, running: Running, count: int, ahead_s: float) -> list[tuple[Any, Any]]:
         cuda = self._world.torch.cuda
         events = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(count)]
-        cuda._sleep(AHEAD_CYCLES * count)
+        cuda._sleep(int(ahead_s * CYCLES_PER_S) * count)
         for begin, end in events:
             self._flush.zero_()
             self._world.barrier()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,10 @@ class Book:
 
     rank, tier, device = 3, "gpu", "cuda:0"
 
-    def __init__(self, *, ends: bool = True, measures: bool = False) -> None:
+    def __init__(self, *, ends: bool = True, measures: bool = False, host_s: float = 0.0) -> None:
         self.done: list[str] = []
         self.flush_bytes = 0
-        self._ends, self._measures = ends, measures
+        self._ends, self._measures, self._host_s = ends, measures, host_s
         book = self
 
         class Event:
@@ -39,10 +40,12 @@ class Book:
                 return float(end.at - self.at)
 
         properties = SimpleNamespace(L2_cache_size=L2_BYTES)
-        cuda = SimpleNamespace(
-            Event=Event, _sleep=lambda _: self.note("sleep"), get_device_properties=lambda _: properties
-        )
+        cuda = SimpleNamespace(Event=Event, _sleep=self._sleep, get_device_properties=lambda _: properties)
         self.torch = SimpleNamespace(cuda=cuda, empty=self._empty, uint8="uint8")
+
+    def _sleep(self, cycles: int) -> None:
+        self.note("sleep")
+        self.slept_s = cycles / timing.CYCLES_PER_S
 
     def _empty(self, size: int, **_: object) -> Any:  # noqa: ANN401
         self.flush_bytes = size
@@ -56,6 +59,7 @@ class Book:
 
     def run(self) -> None:
         self.note("run")
+        time.sleep(self._host_s)
 
     def measured_us(self) -> float | None:
         return 1.27 if self._measures else None
@@ -69,21 +73,28 @@ def test_each_sample_has_a_cold_cache_and_a_barrier_right_before_it() -> None:
     book = Book()
     assert taken(book, 2) == [2000.0, 2000.0]
     sample = ["flush", "barrier", "event", "run", "event"]
-    assert book.done == ["sleep", *sample, *sample, "settle"]
+    assert book.done == ["barrier", "run", "settle", "sleep", *sample, *sample, "settle"]
     assert book.flush_bytes >= 2 * L2_BYTES
 
 
 def test_samples_are_enqueued_in_chunks_that_a_stream_holds() -> None:
     book = Book()
     assert len(taken(book, 70)) == 70
-    assert book.done.count("settle") == 3
-    assert book.done.count("run") == book.done.count("barrier") == 70
+    assert book.done.count("sleep") == 3
+    assert book.done.count("run") == book.done.count("barrier") == 71
 
 
 def test_a_kernel_that_measures_itself_is_taken_one_by_one() -> None:
     book = Book(measures=True)
     assert taken(book, 3) == [1.27, 1.27, 1.27]
-    assert book.done.count("settle") == 3
+    assert book.done.count("sleep") == 3
+
+
+@pytest.mark.parametrize(("host_s", "least_s", "most_s"), [(0.0, 1e-4, 5e-4), (4e-4, 7e-4, 9e-4), (0.02, 2e-3, 2e-3)])
+def test_the_gpu_idles_until_python_has_enqueued_a_chunk(host_s: float, least_s: float, most_s: float) -> None:
+    book = Book(host_s=host_s)
+    taken(book, 4)
+    assert least_s <= book.slept_s / 4 <= most_s
 
 
 def test_a_warm_up_takes_no_samples() -> None:
