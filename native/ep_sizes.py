@@ -30,9 +30,9 @@ MAX_SHARED_BYTES = 216 * 1024
 ROUTE_ROW_BITS = 24
 
 
-def small_slot_bytes(row_bytes: int, num_details: int) -> int:
-    """Bytes of the lines of one row and its details (words of 4 bytes)."""
-    groups = -(-(row_bytes // 8) // GROUP_WORDS) + -(-num_details // (2 * GROUP_WORDS))
+def small_slot_bytes(row_bytes: int, scale_bytes: int) -> int:
+    """Bytes of the lines of one row, its scales and its selections (Slots of ep_lines.cuh)."""
+    groups = -(-(row_bytes // 8) // GROUP_WORDS) + -(-(scale_bytes // 4) // (2 * GROUP_WORDS)) + 1
     return groups * GROUP_BYTES
 
 

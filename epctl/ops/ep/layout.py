@@ -136,13 +136,13 @@ def _small(rows: Rows, at: int) -> tuple[SmallOffsets, int]:
     slots = 2 * rows.num_ranks * num_tokens
     experts = 2 * rows.num_ranks * -(-MAX_EXPERTS // rows.num_ranks)
     found = []
-    line_bytes = small_slot_bytes(rows.row_bytes, rows.scale_bytes // FLOAT_BYTES + 2 * rows.num_topk)
+    line_bytes = small_slot_bytes(rows.row_bytes, rows.scale_bytes)
     for num_bytes in (
         2 * rows.num_ranks * SMALL_BATCHES * WORD_BYTES,
         experts * WORD_BYTES,
         slots * line_bytes,
         rows.num_ranks * WORD_BYTES,
-        slots * small_slot_bytes(rows.hidden * BF16_BYTES, rows.num_topk),
+        slots * small_slot_bytes(rows.hidden * BF16_BYTES, 0),
     ):
         found.append(at)
         at += _align(num_bytes)

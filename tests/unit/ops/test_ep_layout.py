@@ -68,7 +68,7 @@ def test_calls_of_either_parity_keep_apart_whatever_their_shapes(
     scales = -(-hidden // 128)
     for row_bytes, num_scales in ((hidden, scales), (hidden, -(-scales // 4)), *(() if fp8 else ((2 * hidden, 0),))):
         for topk in (1, num_topk):
-            assert ep_sizes.small_slot_bytes(row_bytes, num_scales + 2 * topk) <= small.line_bytes
+            assert ep_sizes.small_slot_bytes(row_bytes, 4 * num_scales) <= small.line_bytes
     assert small.line_bytes % ep_sizes.GROUP_BYTES == 0
     assert small.lines + 2 * num_ranks * small.num_tokens * small.line_bytes <= small.here
     words = 2 * num_ranks * -(-ep_sizes.MAX_EXPERTS // num_ranks)
@@ -79,7 +79,7 @@ def test_calls_of_either_parity_keep_apart_whatever_their_shapes(
 
 def test_kernels_find_words_of_counts_by_what_no_call_changes() -> None:
     """The number of experts is a call's own: a stride made of it would let one call's words lie on another's."""
-    for name in ("ep_count.cuh", "ep_dispatch.cuh", "ep_small.cuh"):
+    for name in ("ep_count.cuh", "ep_dispatch.cuh", "ep_small_masks.cuh"):
         text = (HEADER.parent / name).read_text("utf-8")
         assert "num_ranks + args.shape.experts_per_rank" not in text
         assert "columns = num_ranks + each" not in text

@@ -12,6 +12,7 @@ namespace epctl {
 
 constexpr uint32_t kEpMaxTopk = 16;
 constexpr uint32_t kEpMaxExperts = 1024;
+constexpr uint32_t kEpMaxHidden = 16384;
 constexpr uint32_t kEpMaxBlocks = 256;
 // Of a rank's arrivals in one call: every block of the sender adds its share, however many blocks there are.
 constexpr uint64_t kEpArrivalUnit = 1u << 20;

@@ -22,6 +22,7 @@ __device__ __forceinline__ uint32_t* table_of(const CombineArgs& args, uint32_t 
 __device__ __forceinline__ void tell_table(const CombineArgs& args, uint64_t epoch) {
     const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank, num_topk = args.shape.num_topk;
     const uint32_t num_batches = (args.shape.num_tokens + kWarpThreads - 1) / kWarpThreads;
+#pragma unroll 1
     for (uint32_t batch = blockIdx.x + warp_idx() * gridDim.x; batch < num_batches; batch += gridDim.x * kWarps) {
         const uint32_t token = batch * kWarpThreads + lane_idx();
         int32_t routes[kEpMaxTopk];
@@ -31,6 +32,7 @@ __device__ __forceinline__ void tell_table(const CombineArgs& args, uint64_t epo
                             ? args.routes[static_cast<uint64_t>(token) * num_topk + k]
                             : -1;
         if (token >= args.shape.num_tokens) continue;
+#pragma unroll 1
         for (uint32_t rank = 0; rank < num_ranks; ++rank) {
             uint32_t row = kNoRow;
 #pragma unroll
@@ -41,6 +43,7 @@ __device__ __forceinline__ void tell_table(const CombineArgs& args, uint64_t epo
         }
     }
     if (blockIdx.x == 0)
+#pragma unroll 1
         for (uint32_t rank = threadIdx.x; rank < num_ranks; rank += kThreads)
             table_of(args, rank, me, epoch)[args.shape.max_tokens] = args.shape.num_tokens;
     __syncthreads();
@@ -150,8 +153,10 @@ __device__ __forceinline__ void push_rows(const CombineArgs& args, const Ring& r
         now = next;
     };
     const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * (args.peers.num_ranks - 1);
+#pragma unroll 1
     for (uint64_t from = blockIdx.x * args.num_warps + warp_idx(); from < end; from += step * kWarpThreads) {
         const Parcel mine = parcel_of(args, from + step * lane_idx(), epoch);
+#pragma unroll 1
         for (uint32_t left = __ballot_sync(kAll, mine.row != kNoRow); left != 0; left &= left - 1) {
             const uint32_t lane = __ffs(static_cast<int>(left)) - 1;
             const Parcel next{__shfl_sync(kAll, mine.home, lane), __shfl_sync(kAll, mine.token, lane),
@@ -185,11 +190,13 @@ __device__ __forceinline__ void push_sums(const CombineArgs& args, uint64_t epoc
     const uint32_t num_vectors = args.shape.row_bytes / kVectorBytes;
     const uint64_t step = static_cast<uint64_t>(gridDim.x) * args.num_warps;
     const uint64_t end = static_cast<uint64_t>(args.shape.max_tokens) * (args.peers.num_ranks - 1);
+#pragma unroll 1
     for (uint64_t i = blockIdx.x * args.num_warps + warp_idx(); i < end; i += step) {
         const Parcel parcel = parcel_of(args, i, epoch);
         if (parcel.row == kNoRow) continue;
         uint8_t* const out = at<uint8_t>(args.peers, parcel.home, args.at.partials) +
                              partial_idx(args, args.peers.rank, parcel.token) * args.shape.row_bytes;
+#pragma unroll 1
         for (uint32_t begin = 0; begin < num_vectors; begin += kSegmentVectors) {
             float sums[kUnroll][8] = {};
             sum_expanded(args, parcel.row, begin + lane_idx(), num_vectors, sums);
@@ -253,6 +260,7 @@ __device__ __forceinline__ void add_segments(const CombineArgs& args, const Sour
         add_rows(sums, leaders, from, num_vectors, row_of);
         return;
     }
+#pragma unroll 1
     for (uint32_t left = leaders; left != 0; left &= left - 1) {
         const uint32_t lane = __ffs(static_cast<int>(left)) - 1;
         uint4 vectors[kUnroll] = {};
@@ -288,6 +296,7 @@ __device__ __forceinline__ void add_tokens(const CombineArgs& args, uint64_t epo
     const uint32_t num_vectors = args.shape.row_bytes / kVectorBytes, num_adders = kWarps - args.num_warps;
     const uint32_t num_workers = gridDim.x * num_adders;
     uint32_t next;
+#pragma unroll 1
     for (uint32_t token = blockIdx.x + (warp_idx() - args.num_warps) * gridDim.x; token < args.shape.num_tokens;
          token = next) {
         uint32_t claimed = 0;
@@ -296,6 +305,7 @@ __device__ __forceinline__ void add_tokens(const CombineArgs& args, uint64_t epo
         const Source source = source_of(args, token);
         if (!wait_landed(args, source, token, epoch)) return;
         const uint64_t offset = static_cast<uint64_t>(token) * args.shape.row_bytes;
+#pragma unroll 1
         for (uint32_t begin = 0; begin < num_vectors; begin += kSegmentVectors) {
             const uint32_t from = begin + lane_idx();
             float sums[kUnroll][8] = {};

@@ -99,6 +99,16 @@ __device__ __forceinline__ T* at(const Peers& peers, uint32_t rank, uint64_t off
     return reinterpret_cast<T*>(peers.base[rank] + offset);
 }
 
+// Division by a number that stays the same, without a division: exact where value × by is below 2^20.
+struct Divider {
+    uint32_t factor;
+    __device__ explicit Divider(uint32_t by) : factor(((1u << 20) + by - 1) / by) {}
+    __device__ uint32_t operator()(uint32_t value) const { return value * factor >> 20; }
+};
+
+// Experts by experts of a rank.
+static_assert(kEpMaxExperts * kEpMaxExperts <= 1u << 20);
+
 // Eight BF16 numbers of a vector, added in float32.
 __device__ __forceinline__ void add_vector(float (&sums)[8], const uint4& v) {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};

@@ -32,9 +32,12 @@ struct Batches {
 // Fills `goes`, and counts the experts' entries into `histogram` where that is not null. All threads.
 __device__ __forceinline__ void count_span(const EpShape& shape, const void* indices, const Span& span,
                                            uint32_t num_ranks, const Batches& batches, uint32_t* histogram) {
+    const Divider rank_of(shape.experts_per_rank);
+#pragma unroll 1
     for (uint32_t batch = warp_idx(); batch < batches.num; batch += kWarps) {
         const uint32_t token = span.begin + batch * kWarpThreads + lane_idx();
         uint32_t low = 0, middle = 0, high = 0;  // one bit for each of 72 ranks
+#pragma unroll 1
         for (uint32_t from = 0; from < shape.num_topk; from += kSelections) {
             uint32_t experts[kSelections];  // all loads first: each takes most of a microsecond
 #pragma unroll
@@ -47,13 +50,14 @@ __device__ __forceinline__ void count_span(const EpShape& shape, const void* ind
             for (uint32_t i = 0; i < kSelections; ++i) {
                 if (experts[i] >= shape.num_experts) continue;
                 if (histogram != nullptr) atomicAdd(histogram + experts[i], 1);
-                const uint32_t rank = experts[i] / shape.experts_per_rank;
+                const uint32_t rank = rank_of(experts[i]);
                 const uint32_t bit = 1u << rank % 32;
                 low |= rank < 32 ? bit : 0;
                 middle |= rank >= 32 && rank < 64 ? bit : 0;
                 high |= rank >= 64 ? bit : 0;
             }
         }
+#pragma unroll 1
         for (uint32_t rank = 0; rank < num_ranks; ++rank) {
             const uint32_t bits = rank < 32 ? low : rank < 64 ? middle : high;
             const uint32_t goes = __ballot_sync(kAll, bits >> rank % 32 & 1);
@@ -71,8 +75,10 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
     const uint32_t columns = total_columns(num_ranks);
     const uint64_t parity = epoch & 1;
     bool ok = true;
+#pragma unroll 1
     for (uint32_t rank = warp_idx(); rank < num_ranks; rank += kWarps) {
         uint32_t total = 0;
+#pragma unroll 1
         for (uint32_t from = 0; from < batches.num; from += kWarpThreads) {
             const uint32_t batch = from + lane_idx();
             const uint32_t count = batch < batches.num ? __popc(batches.goes[batch * num_ranks + rank]) : 0;
@@ -86,6 +92,7 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
             if (lane_idx() == 0) store_relaxed(words + blockIdx.x, word_of(epoch, total));
             const uint32_t num_waited = blockIdx.x == 0 ? gridDim.x : blockIdx.x;
             uint32_t sum = 0;
+#pragma unroll 1
             for (uint32_t block = lane_idx(); block < num_waited; block += kWarpThreads)
                 sum += wait_word(args.limits, words + block, epoch, args.limits.rank, Stage::kDispatchChunk, ok);
             sum = warp_sum(sum);
@@ -93,6 +100,7 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
             total = sum;
         }
         if (blockIdx.x == 0)
+#pragma unroll 1
             for (uint32_t peer = lane_idx(); peer < num_ranks; peer += kWarpThreads)
                 store_relaxed(
                     at<uint64_t>(args.peers, peer, args.at.totals) + (parity * num_ranks + me) * columns + rank,
@@ -101,12 +109,14 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
         // written.
         const uint64_t* const totals = at<uint64_t>(args.peers, me, args.at.totals) + parity * num_ranks * columns;
         uint32_t sources = 0;
+#pragma unroll 1
         for (uint32_t source = lane_idx(); source < num_ranks; source += kWarpThreads) {
             const uint32_t count = wait_word(args.limits, totals + source * columns + rank, epoch, world + source,
                                              Stage::kDispatchCount, ok);
             sources += source < me ? count : 0;
         }
         const uint32_t base = before + warp_sum(sources);
+#pragma unroll 1
         for (uint32_t batch = lane_idx(); batch < batches.num; batch += kWarpThreads)
             batches.first[batch * num_ranks + rank] += base;
         __syncwarp();
@@ -117,10 +127,12 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
 // The same for a cached call: `first` from the routes of the call that counted. All threads, as above.
 __device__ __forceinline__ void recall_span(const DispatchArgs& args, const Span& span, const Batches& batches) {
     const uint32_t num_ranks = args.peers.num_ranks, num_topk = args.shape.num_topk;
+#pragma unroll 1
     for (uint32_t cell = threadIdx.x; cell < batches.num * num_ranks; cell += kThreads) {
         const uint32_t goes = batches.goes[cell];
         if (goes == 0) continue;
         const uint64_t token = span.begin + cell / num_ranks * kWarpThreads + __ffs(static_cast<int>(goes)) - 1;
+#pragma unroll 1
         for (uint32_t k = 0; k < num_topk; ++k) {
             const int32_t route = args.routes[token * num_topk + k];
             if (route >= 0 && static_cast<uint32_t>(route) >> kRowBits == cell % num_ranks)

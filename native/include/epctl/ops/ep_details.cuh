@@ -27,11 +27,13 @@ __device__ __forceinline__ uint32_t nth_bit(uint32_t mask, uint32_t n) {
 // lane `row` and given as the third argument.
 template <class Each>
 __device__ __forceinline__ void for_cells(uint32_t num_rows, uint32_t num_columns, uint32_t token_of_row, Each each) {
+    static_assert(kWarpThreads * (kEpMaxHidden / 128) * (kEpMaxHidden / 128) <= 1u << 20);  // columns: scales at most
+    const Divider row_of(num_columns);
     const uint32_t num_cells = num_rows * num_columns;
 #pragma unroll 4
     for (uint32_t from = 0; from < num_cells; from += kWarpThreads) {
         const uint32_t cell = min(from + lane_idx(), num_cells - 1);
-        const uint32_t row = cell / num_columns;
+        const uint32_t row = row_of(cell);
         const uint32_t token = __shfl_sync(kAll, token_of_row, row);
         if (from + lane_idx() < num_cells) each(row, cell - row * num_columns, token);
     }
@@ -95,6 +97,7 @@ __device__ __forceinline__ void send_details(const DispatchArgs& args, const Spa
     const uint32_t num_jobs = batches.num * num_ranks * num_parts;
     const uint32_t begin = span.shared ? blockIdx.x + helper * gridDim.x : helper;
     const uint32_t step = span.shared ? num_helpers * gridDim.x : num_helpers;
+#pragma unroll 1
     for (uint32_t job = begin; job < num_jobs; job += step) {
         const uint32_t cell = job / num_parts, from = job % num_parts * part_rows;
         const uint32_t goes = batches.goes[cell], num_rows = __popc(goes);

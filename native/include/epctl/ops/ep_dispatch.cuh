@@ -19,6 +19,7 @@ __device__ __forceinline__ void tell_experts(const DispatchArgs& args, const uin
     const uint32_t each = args.shape.experts_per_rank, columns = total_columns(num_ranks);
     if (shared && blockIdx.x != 0) return;
     if (!shared) {
+#pragma unroll 1
         for (uint32_t expert = lane_idx(); expert < args.shape.num_experts; expert += kWarpThreads)
             if (histogram[expert] != 0) atomicAdd(args.expert_counts + expert, histogram[expert]);
         __syncwarp();
@@ -26,6 +27,7 @@ __device__ __forceinline__ void tell_experts(const DispatchArgs& args, const uin
         if (lane_idx() == 0) last = last_block(&args.state->experts_ticket) ? 1 : 0;
         if (__shfl_sync(kAll, last, 0) == 0) return;
     }
+#pragma unroll 1
     for (uint32_t expert = lane_idx(); expert < args.shape.num_experts; expert += kWarpThreads) {
         const uint32_t count = shared ? histogram[expert] : atomicExch(args.expert_counts + expert, 0);
         uint64_t* const totals = at<uint64_t>(args.peers, expert / each, args.at.totals);
@@ -42,6 +44,7 @@ __device__ __forceinline__ bool keep_books(const DispatchArgs& args, uint64_t ep
     const uint64_t* const totals = at<uint64_t>(args.peers, me, args.at.totals) + (epoch & 1) * num_ranks * columns;
     bool ok = true;
     uint32_t num_tokens = 0;
+#pragma unroll 1
     for (uint32_t from = 0; from < num_ranks; from += kWarpThreads) {
         const uint32_t source = from + lane_idx();
         const uint32_t count = source < num_ranks ? wait_word(args.limits, totals + source * columns + me, epoch,
@@ -52,9 +55,11 @@ __device__ __forceinline__ bool keep_books(const DispatchArgs& args, uint64_t ep
         num_tokens = __shfl_sync(kAll, sum, kWarpThreads - 1);
     }
     uint32_t num_entries = 0;
+#pragma unroll 1
     for (uint32_t from = 0; from < each; from += kWarpThreads) {
         const uint32_t expert = from + lane_idx();
         uint32_t count = 0;
+#pragma unroll 1
         for (uint32_t source = 0; source < num_ranks && expert < each; ++source)
             count += wait_word(args.limits, totals + source * columns + num_ranks + expert, epoch, world + source,
                                Stage::kDispatchCount, ok);
@@ -86,6 +91,7 @@ __device__ __forceinline__ void wait_rows(const Peers& peers, const EpOffsets& o
                                           uint64_t* waited_ns, uint64_t epoch) {
     const uint64_t begin = waited_ns != nullptr ? now_ns() : 0;
     const uint64_t* const arrived = at<uint64_t>(peers, peers.rank, offsets.arrived);
+#pragma unroll 1
     for (uint32_t source = lane_idx(); source < peers.num_ranks; source += kWarpThreads) {
         const uint32_t peer = limits.rank - peers.rank + source;
         wait_for(limits, Awaited{arrived + source, epoch * kEpArrivalUnit, peer, Stage::kDispatchRows, epoch});
@@ -159,6 +165,7 @@ __device__ __forceinline__ void send_rows(const DispatchArgs& args, const Ring& 
     uint32_t stage = 0, parity = 0;
     uint32_t token = token_of(args, span, 0);
     uint32_t expert = selection_of(args, token, span.end);
+#pragma unroll 1
     for (uint32_t turn = 0; token < span.end; ++turn) {
         const uint32_t next_token = token_of(args, span, turn + 1);
         const uint32_t next_expert = selection_of(args, next_token, span.end);
@@ -186,6 +193,7 @@ __device__ __forceinline__ void send_rows(const DispatchArgs& args, const Ring& 
 
 // After a failure: no copy may be on its way when the block ends.
 __device__ __forceinline__ void drop_rows(const DispatchArgs& args, const Ring& ring, const Span& span) {
+#pragma unroll 1
     for (uint32_t turn = 0; turn < first_turns(ring); ++turn)
         if (token_of(args, span, turn) < span.end) barrier_wait(ring.barriers + turn, 0);
 }

@@ -82,6 +82,7 @@ __device__ __forceinline__ void pull_rows(const PullArgs& args, const uint64_t* 
     const uint32_t num_vectors = args.shape.row_bytes / kVectorBytes;
     const uint32_t num_segments = (num_vectors + kSegmentVectors - 1) / kSegmentVectors;
     const uint32_t num_units = args.shape.num_tokens * num_segments;
+#pragma unroll 1
     for (uint32_t unit = blockIdx.x * kWarps + warp_idx(); unit < num_units; unit += gridDim.x * kWarps) {
         const uint32_t token = unit / num_segments, segment = unit % num_segments;
         const uint32_t from = segment * kSegmentVectors + lane_idx();

@@ -30,6 +30,7 @@ __device__ __forceinline__ void add_rows(float (&sums)[kUnroll][8], uint32_t lan
     // Two rows are in flight: over the link, each takes a microsecond.
     uint4 next[kUnroll] = {};
     if (lanes != 0) load_segment(next, row_of(__ffs(static_cast<int>(lanes)) - 1), from, num_vectors);
+#pragma unroll 1
     while (lanes != 0) {
         uint4 now[kUnroll];
 #pragma unroll
