@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import lru_cache
 
 from msgspec import Struct
 
 MAX_PEERS = 72
 """Largest load/store domain: NVL72."""
+_PEERS = struct.Struct(f"<{MAX_PEERS}QII")
 _BARRIER = struct.Struct("<QQ")
 _LIMITS = struct.Struct("<QQII")
 _MAX_TIMEOUT_MS = 2**32 - 1
@@ -25,8 +27,14 @@ class Peers(Struct, frozen=True):
         """The struct Peers. Raises ValueError for more than MAX_PEERS."""
         if not 0 <= self.rank < len(self.bases) <= MAX_PEERS:
             raise ValueError(f"rank {self.rank} of {len(self.bases)} in a load/store domain of at most {MAX_PEERS}")
-        padded = (*self.bases, *([0] * (MAX_PEERS - len(self.bases))))
-        return struct.pack(f"<{MAX_PEERS}QII", *padded, len(self.bases), self.rank)
+        return _pack_peers(self.bases, self.rank)
+
+
+@lru_cache(64)
+def _pack_peers(bases: tuple[int, ...], rank: int) -> bytes:
+    """Kept: every call of every kernel needs the same few."""
+    padded = (*bases, *([0] * (MAX_PEERS - len(bases))))
+    return _PEERS.pack(*padded, len(bases), rank)
 
 
 class Limits(Struct, frozen=True):

@@ -37,18 +37,21 @@ def tensor(
 ) -> None:
     """Raises EpctlError unless it is a contiguous tensor of that shape (None: any size), one of the dtypes, on the device, at a
     multiple of align_bytes: 16 for what is moved by vectors and bulk copies."""
-    sizes = ", ".join("any" if size is None else str(size) for size in shape)
-    names = " or ".join(str(dtype) for dtype in dtypes)
-    expected = f"a contiguous {names} [{sizes}] on {device}"
     fits = (
         hasattr(value, "shape")
         and len(value.shape) == len(shape)
         and all(want is None or want == have for want, have in zip(shape, value.shape, strict=True))
     )
     if not fits or value.dtype not in dtypes or value.device != device or not value.is_contiguous():
-        raise refuse(name, value, expected)
+        raise refuse(name, value, _expected(shape, dtypes, device))
     if value.data_ptr() % align_bytes:
+        expected = _expected(shape, dtypes, device)
         raise refuse(name, value, f"{expected}, beginning at a multiple of {align_bytes} bytes")
+
+
+def _expected(shape: tuple[int | None, ...], dtypes: tuple[Any, ...], device: Any) -> str:  # noqa: ANN401 - torch.device
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    return f"a contiguous {' or '.join(str(dtype) for dtype in dtypes)} [{sizes}] on {device}"
 
 
 def between(name: str, value: object, low: int, high: int) -> int:

@@ -280,9 +280,9 @@ class EPBuffer:
             not self.zero_copy,
             address(waited_ns),
         )
-        stream = self._streams.begin(previous_event, async_with_compute_stream)
+        stream, inside = self._streams.begin(previous_event, async_with_compute_stream)
         # Whatever is allocated from here on belongs to the stream of the call: another one's memory may still be in use there.
-        with torch.cuda.stream(stream):
+        with inside:
             made = (SmallDispatching if handle.is_small else Dispatching)(engine, rows, handle, topk_weights, wish)
             self.num_calls += 1
             made.send(stream, cumulative_local_expert_recv_stats, self._host)
@@ -372,7 +372,6 @@ class EPBuffer:
         Returns:
             (combined_x BF16 [T, H], combined_topk_weights float32 [T, K] or None, event). Raises EpctlError.
         """
-        import torch
 
         del num_qps
         engine = self.engine
@@ -391,11 +390,11 @@ class EPBuffer:
         biases = biases_of(engine, bias, handle)
         chosen = self._num_sms(num_sms, handle)
         wish = combining.Wish(chosen, defer_epilogue, address(waited_ns))
-        stream = self._streams.begin(previous_event, async_with_compute_stream)
+        stream, inside = self._streams.begin(previous_event, async_with_compute_stream)
         way: type[SmallCombining | Combining | Pulling] = SmallCombining if handle.is_small else Combining
         if handle.do_expand and not self.allow_multiple_reduction:
             way = Pulling
-        with torch.cuda.stream(stream):
+        with inside:
             made = way(engine, x, handle, topk_weights, biases, wish)
             made.send(stream)
             kept = (x, topk_weights, *biases, waited_ns, *handle.tensors())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from epctl.ops.ep.engine import Engine
@@ -21,8 +22,10 @@ class Streams:
         self._engine = engine
         self.comm: Stream = torch.cuda.Stream(engine.device, priority=-1)
 
-    def begin(self, previous_event: EventHandle | EventOverlap | None, asynchronous: bool) -> Stream:
-        """The stream of the call, which goes on after what it has to wait for."""
+    def begin(
+        self, previous_event: EventHandle | EventOverlap | None, asynchronous: bool
+    ) -> tuple[Stream, AbstractContextManager[Any]]:
+        """The stream of the call, which goes on after what it has to wait for, and a context in which it is the current one."""
         import torch
 
         current = torch.cuda.current_stream(self._engine.device)
@@ -34,7 +37,9 @@ class Streams:
         elif asynchronous:
             stream.wait_stream(current)
         self._engine.follow(stream)
-        return stream
+        # To change to what is current takes some microseconds, too.
+        is_current = stream is current and torch.cuda.current_device() == self._engine.device.index
+        return stream, nullcontext() if is_current else torch.cuda.stream(stream)
 
     def end(self, stream: Stream, kept: tuple[Any, ...], results: tuple[Any, ...]) -> EventOverlap:
         """The event of a finished call. Tensors stay alive until their last use on any stream."""

@@ -67,8 +67,7 @@ def test_calls_of_either_parity_keep_apart_whatever_their_shapes(
     assert combine.table + 2 * combine.table_bytes <= combine.landed
     scales = -(-hidden // 128)
     for row_bytes, num_scales in ((hidden, scales), (hidden, -(-scales // 4)), *(() if fp8 else ((2 * hidden, 0),))):
-        for topk in (1, num_topk):
-            assert ep_sizes.small_slot_bytes(row_bytes, 4 * num_scales) <= small.line_bytes
+        assert ep_sizes.small_slot_bytes(row_bytes, 4 * num_scales) <= small.line_bytes
     assert small.line_bytes % ep_sizes.GROUP_BYTES == 0
     assert small.lines + 2 * num_ranks * small.num_tokens * small.line_bytes <= small.here
     words = 2 * num_ranks * -(-ep_sizes.MAX_EXPERTS // num_ranks)
