@@ -6,8 +6,8 @@ extern "C" __global__ void __launch_bounds__(32)
     if (threadIdx.x != 0) return;
     for (unsigned i = 0; i < batch.num_entries; ++i) {
         // The copies that a signal speaks of were complete before this kernel was launched; a signal after another one
-        // is not to be seen before it.
+        // is not to be seen before it. Nothing but this GPU adds to its rank's signals.
         __threadfence_system();
-        atomicAdd_system(batch.entries[i].address, batch.entries[i].value);
+        atomicAdd(batch.entries[i].address, batch.entries[i].value);
     }
 }

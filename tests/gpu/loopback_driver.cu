@@ -184,7 +184,8 @@ __global__ void wait_only(const ncclDevComm comm, const Ring args) {
 
 class Rank {
   public:
-    Rank(int rank, int num_ranks, int num_gpus, Shared* shared) : rank_(rank), num_ranks_(num_ranks), shared_(shared) {
+    Rank(int rank, int num_ranks, int num_gpus, Shared* shared)
+        : rank_(rank), num_ranks_(num_ranks), ranks_per_gpu_((num_ranks + num_gpus - 1) / num_gpus), shared_(shared) {
         CUDA(cudaSetDevice(rank % num_gpus));
         int khz = 0;
         CUDA(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, rank % num_gpus));
@@ -197,6 +198,7 @@ class Rank {
 
     int rank() const { return rank_; }
     int num_ranks() const { return num_ranks_; }
+    int ranks_per_gpu() const { return ranks_per_gpu_; }
     int previous() const { return (rank_ + num_ranks_ - 1) % num_ranks_; }
     int next() const { return (rank_ + 1) % num_ranks_; }
     char* data() const { return data_; }
@@ -314,6 +316,7 @@ class Rank {
   private:
     const int rank_;
     const int num_ranks_;
+    const int ranks_per_gpu_;
     Shared* const shared_;
     int barriers_ = 0;
     double cycles_per_s_ = 0;
@@ -435,6 +438,10 @@ size_t resident_pages() {
 
 void cycles(Rank& job) {
     constexpr int kSettled = 4;  // cycles after which nothing more is set up once for all
+    // NCCL 2.32.3 does not free the offsets of a GIN context's signals (signalOffsetsDev of gin_host_proxy.cc), which
+    // take 2 MiB as any cuMem allocation, and makes two contexts: one for the device communicator that is asked for, and
+    // one of its own with the first window. The same communicators without this plugin, and without GIN, leave nothing.
+    constexpr double kNcclKeepsMiB = 2 * 2.0;
     constexpr double kMiB = 1 << 20;
     size_t fds = 0;
     size_t free_bytes = 0;
@@ -458,7 +465,8 @@ void cycles(Rank& job) {
             const double host = (static_cast<double>(resident_pages()) - static_cast<double>(pages)) *
                                 static_cast<double>(getpagesize()) / kMiB;
             tell("files left open", files <= 0, files, "files");
-            tell("GPU memory left", gpu < 4, gpu, "MiB");
+            const double by_nccl = kNcclKeepsMiB * (kCycles - 1 - kSettled) * job.ranks_per_gpu();
+            tell("GPU memory left", gpu - by_nccl < 4, gpu - by_nccl, "MiB");
             tell("host memory left", host < 64, host, "MiB");
         }
         job.barrier();

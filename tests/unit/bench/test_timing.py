@@ -90,11 +90,11 @@ def test_a_kernel_that_measures_itself_is_taken_one_by_one() -> None:
     assert book.done.count("sleep") == 3
 
 
-@pytest.mark.parametrize(("host_s", "least_s", "most_s"), [(0.0, 1e-4, 5e-4), (4e-4, 7e-4, 9e-4), (0.02, 2e-3, 2e-3)])
-def test_the_gpu_idles_until_python_has_enqueued_a_chunk(host_s: float, least_s: float, most_s: float) -> None:
+@pytest.mark.parametrize(("host_s", "least_s"), [(0.0, 1e-4), (4e-4, 7e-4), (0.02, 2e-3)])
+def test_the_gpu_idles_until_python_has_enqueued_a_chunk(host_s: float, least_s: float) -> None:
     book = Book(host_s=host_s)
     taken(book, 4)
-    assert least_s <= book.slept_s / 4 <= most_s
+    assert least_s <= book.slept_s / 4 <= timing.MAX_AHEAD_S
 
 
 def test_a_warm_up_takes_no_samples() -> None:
