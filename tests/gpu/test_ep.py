@@ -1,8 +1,9 @@
-"""Expert parallelism on two real GPUs, through the command line: every mode bit by bit, and what it says about speed."""
+"""Expert parallelism on real GPUs, through the command line: every mode bit by bit, and, on two, what it says about speed."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -18,22 +19,19 @@ STRESS_S = 120
 
 def epctl(*argv: str) -> Any:  # noqa: ANN401 - JSON
     command = (sys.executable, "-m", "epctl", *argv, "--ranks", "2", "--format", "json")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    environ = {**os.environ, **gpus.two_ranks_or_skip()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environ)
     assert done.returncode == 0, f"{done.returncode}: {done.stderr}\n{done.stdout[-4000:]}"
     return json.loads(done.stdout)
-
-
-@pytest.fixture(autouse=True)
-def two_gpus() -> None:
-    gpus.torch_or_skip(2)
 
 
 def test_selftest_is_green_and_proved() -> None:
     found = epctl("selftest", "--op", "ep", "--tier", "gpu")
     assert found["ok"], [case for case in found["cases"] if not case["ok"]]
     assert [(proof["kind"], proof["noticed"]) for proof in found["proofs"]] == [("byte", True), ("signal", True)]
-    assert found["cautions"] == []
-    assert (found["layout"]["scale_up"], found["layout"]["num_gpus"]) == (2, 2)
+    assert found["layout"]["scale_up"] == 2
+    if found["layout"]["num_gpus"] == 2:
+        assert found["cautions"] == []
     kinds = {case["case"].split("/")[0] for case in found["cases"]}
     assert {"bf16-rows", "fp8-expand128", "ue8m0-expand1", "burst24", "two-buffers24", "graph1000"} <= kinds
     assert len(found["cases"]) == found["num_cases"] > 300
@@ -47,6 +45,7 @@ def test_random_shapes() -> None:
 
 
 def test_bench_measures_every_stage_beside_nccl() -> None:
+    gpus.torch_or_skip(2)
     found = epctl("bench", "--mode", "low-latency", "--against", "nccl", "--waits", "--samples", "20")
     rows = {row["case"]: row for row in found["rows"]}
     for name, row in rows.items():
@@ -63,6 +62,7 @@ def test_bench_measures_every_stage_beside_nccl() -> None:
 
 
 def test_products_hide_communication() -> None:
+    gpus.torch_or_skip(2)
     found = epctl("bench", "--tokens", "4096", "--dtype", "bf16", "--sms", "24", "--overlap", "--case", "*overlap")
     for row in found["rows"]:
         print(f"{row['case']}: {row['hidden_share']:.0%} hidden")

@@ -1,4 +1,4 @@
-"""Two GPUs that reach each other's memory, or the reason why a test is skipped; nothing here waits without a limit."""
+"""GPUs, or the reason why a test is skipped; nothing here waits without a limit."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def torch_or_skip(num_gpus: int) -> ModuleType:
     if torch.cuda.device_count() < num_gpus:
         pytest.skip(f"{num_gpus} GPUs are needed, PyTorch sees {torch.cuda.device_count()}")
     return torch
+
+
+def two_ranks_or_skip() -> dict[str, str]:
+    """Settings with which two ranks run here: on two GPUs, or both on one. Under MPS their kernels run at the same time also there."""
+    if torch_or_skip(1).cuda.device_count() >= 2:
+        return {}
+    return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_MODULE_LOADING": "EAGER"}
 
 
 def enable_peers(torch: ModuleType, num_gpus: int) -> None:
