@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
+import msgspec
+
+from epctl.comm import links
 from epctl.comm.control import Control
+from epctl.comm.links import Seat
 from epctl.comm.symmetric import Plan, SymmetricMemory
 from epctl.comm.wait_record import WaitRecord
 from epctl.core.errors import EpctlError
@@ -42,8 +47,12 @@ class Domain:
         self._record = WaitRecord(torch.device("cuda", device_idx))
         self.comm = Communicator.adopt(adopt, device_idx) if adopt else self._create()
         self._check_ranks()
-        self.ranks_per_gpu = self._count_ranks_of_my_gpu()
+        seats = self._seats()
+        self.ranks_per_gpu = seats.count(seats[rank])
         """Ranks that share this rank's GPU, itself among them."""
+        told = self.control.all_gather("whether NVLink joins the GPUs", str(links.joined(seats[rank], seats)).encode())
+        self.has_nvlink = set(told) == {b"True"}
+        """NVLink joins every pair of GPUs, as far as NVML tells. The same on all ranks."""
         self._rounds = 0
         self._flags = self.symmetric(FLAG_BYTES * num_ranks)
 
@@ -69,9 +78,11 @@ class Domain:
                 exit_code=4,
             )
 
-    def _count_ranks_of_my_gpu(self) -> int:
-        mine = str(self._torch.cuda.get_device_properties(self.device_idx).uuid).encode()
-        return self.control.all_gather("which GPU", mine).count(mine)
+    def _seats(self) -> tuple[Seat, ...]:
+        uuid = str(self._torch.cuda.get_device_properties(self.device_idx).uuid)
+        mine = Seat(os.uname().nodename, uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+        found = self.control.all_gather("which GPU", msgspec.json.encode(mine))
+        return tuple(msgspec.json.decode(one, type=Seat) for one in found)
 
     @property
     def nccl_version(self) -> tuple[int, int, int]:
@@ -129,9 +140,12 @@ class Domain:
         return self._record.timeout()
 
     def clear(self) -> None:
-        """Forgets the wait that gave up, so that kernels wait again. All ranks have ended what they did, and what the kernels counted
-        together is made anew."""
+        """Forgets the wait that gave up, so that kernels wait again. Collective. All ranks have ended what they did, and what the kernels
+        counted together is made anew."""
         self._record.clear()
+        # A rank that gave up has met fewer times, and flags only grow: all go on behind the one that has come furthest.
+        met = self.control.all_gather("how often ranks have met", str(self._rounds).encode())
+        self._rounds = max(int(rounds) for rounds in met)
 
     def check(self) -> None:
         """Raises EpctlError when a wait has given up. Call it after the stream has been waited for."""

@@ -15,8 +15,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     __shared__ uint32_t histogram[kEpMaxExperts];
     const uint64_t epoch = args.state->dispatch_epoch + 1;
-    if (has_given_up(args.limits)) return;
-    const bool counting = threadIdx.x == 0 && counts_call(&args.state->dispatch_ticket, epoch);
+    const bool stops = has_given_up(args.limits);
     const Span span = span_of_block(args.shape.num_tokens);
     const uint32_t num_batches = (span.end - span.begin + kWarpThreads - 1) / kWarpThreads;
     uint32_t* const goes = reinterpret_cast<uint32_t*>(shared);
@@ -32,7 +31,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
     const bool counts = !args.cached && (!span.shared || blockIdx.x == 0);
     if (counts)
         for (uint32_t i = threadIdx.x; i < args.shape.num_experts; i += kThreads) histogram[i] = 0;
-    __syncthreads();
+    // All of the block, or nothing of it: a kernel in another stream may give up between two warps' looks.
+    if (__syncthreads_or(stops)) return;
+    // All warps of the block have read the call's number.
+    const bool counting = threadIdx.x == 0 && counts_call(&args.state->dispatch_ticket, epoch);
     count_span(args.shape, args.topk_indices, span, args.peers.num_ranks, batches, counts ? histogram : nullptr);
     // Rows are on their way while the ranks tell each other what comes.
     if (moves)
@@ -83,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(kWarpThreads)
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_expand(const __grid_constant__ ExpandArgs args) {
     __shared__ uint32_t first[kEpMaxExperts];
-    if (has_given_up(args.limits)) return;
+    if (__syncthreads_or(has_given_up(args.limits))) return;
     expand(args, first);
 }
 
@@ -91,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     const uint64_t sent = args.state->combine_sent + 1, received = args.state->combine_received + 1;
-    if (has_given_up(args.limits)) return;
+    const bool stops = has_given_up(args.limits);
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->combine_ticket, sent | received);
     const bool moves = warp_idx() < args.num_warps;
     const Ring ring{shared + warp_idx() * args.num_stages * args.slot_bytes, barriers + warp_idx() * kMaxStages,
@@ -102,11 +104,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
     }
     if (args.sends) {
         tell_table(args, sent);
-        if (__syncthreads_and(wait_told(args, sent)) == 0) return;
+        if (__syncthreads_and(wait_told(args, sent) && !stops) == 0) return;
         if (moves && args.expanded) push_sums(args, sent);
         if (moves && !args.expanded) push_rows(args, ring, sent);
     }
-    if (!moves && args.receives) add_tokens(args, received);
+    if (!moves && args.receives && !stops) add_tokens(args, received);
     __syncthreads();
     if (counting) {
         args.state->combine_next[(received + 1) & 1] = 0;
@@ -118,11 +120,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const
 extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_pull(const __grid_constant__ PullArgs args) {
     __shared__ uint64_t offsets[2 * kMaxPeers];
     const uint64_t epoch = args.state->pull_epoch + 1;
-    if (has_given_up(args.limits)) return;
+    const bool stops = has_given_up(args.limits);
     const bool counting = args.pulls && threadIdx.x == 0 && counts_call(&args.state->pull_ticket, epoch);
     if (args.announces && blockIdx.x == 0) announce(args, epoch);
     if (!args.pulls) return;
-    if (__syncthreads_and(wait_announced(args, epoch, offsets)) == 0) return;
+    if (__syncthreads_and(wait_announced(args, epoch, offsets) && !stops) == 0) return;
     pull_rows(args, offsets);
     __syncthreads();
     if (threadIdx.x < args.peers.num_ranks)

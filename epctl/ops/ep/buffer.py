@@ -232,13 +232,14 @@ class EPBuffer:
             x: BF16 [T, H], or (float8_e4m3fn [T, H], scales [T, ceil(H/128)] float32 or [T, ceil(H/512)] int32 with four UE8M0
                 exponents each). 0 <= T <= num_max_tokens_per_rank.
             topk_idx: int64 or int32 [T, K]. −1, and whatever else is no expert, is no selection. None with `handle`.
-            topk_weights: float32 [T, K] or None.
+            topk_weights: float32 [T, K], or None on all ranks.
             cumulative_local_expert_recv_stats: int32 [e], real counts are added.
             handle: of an earlier dispatch: the same routing with new data, without counting. What is told beside it must agree with it.
             do_cpu_sync: True: the host learns the counts and outputs have exactly N rows. False: capacity R × M rows, no host wait,
                 may be captured in a CUDA graph. None: True unless cached or capturing.
             do_expand: one row for each (token, local expert), grouped by expert and aligned to expert_alignment.
-            defer_epilogue: the event alone is returned; its wait gives the outputs.
+            defer_epilogue: the event alone is returned; its wait gives the outputs. x, topk_idx and topk_weights stay as they are until
+                then: the second half takes from them what stays on this rank.
             waited_ns: int64 [R] or None: how long this rank waited for the rows of each.
 
         Returns:
@@ -365,8 +366,9 @@ class EPBuffer:
 
         Args:
             x: BF16 [N, H], one row for each received token, weighted by the caller; or [rows, H] in the expanded layout. In any memory of
-                this GPU: rows are pushed to the tokens' homes from where they are, and may be overwritten after the call.
-            topk_weights: as received, or None.
+                this GPU: rows are pushed to the tokens' homes from where they are, and may be overwritten after the call; after the wait of
+                a deferred one.
+            topk_weights: as received, or None, on all ranks alike.
             bias: None, or one or two BF16 [T, H] that the sums start from.
 
         Returns:

@@ -40,6 +40,7 @@ class Engine:
         self.device = torch.device("cuda", domain.device_idx)
         # Kernels of all ranks of a GPU wait for each other: they must fit side by side.
         self.num_sms = torch.cuda.get_device_properties(self.device).multi_processor_count // domain.ranks_per_gpu
+        self.num_sms = max(1, self.num_sms)
         columns = max(domain.num_ranks, ep_sizes.MAX_EXPERTS)
         with torch.cuda.device(self.device):
             self._state = torch.zeros(ep_sizes.STATE_BYTES, dtype=torch.uint8, device=self.device)
@@ -57,8 +58,9 @@ class Engine:
         self._pull = self._kernel("epctl_ep_pull", ep_sizes.BLOCK_THREADS)
         self._small_dispatch = self._kernel("epctl_ep_small_dispatch", ep_sizes.BLOCK_THREADS)
         self._small_combine = self._kernel("epctl_ep_small_combine", ep_sizes.BLOCK_THREADS)
-        self.small_tokens = ep_sizes.SMALL_TOKENS
-        """Calls for up to so many tokens of each rank use the kernels for few tokens."""
+        self.small_tokens = ep_sizes.SMALL_TOKENS if domain.has_nvlink else 0
+        """Calls for up to so many tokens of each rank use the kernels for few tokens: lines of 128 bytes stay whole over NVLink, but not
+        over PCIe."""
         self._last_stream: Stream | None = None
         self._last_captured: Stream | None = None
         self._rings: dict[tuple[int, int, int], Ring] = {}

@@ -58,7 +58,7 @@ class Pulling:
             if chosen is None:
                 staged.copy_(rows)
             else:
-                torch.index_select(rows, 0, chosen, out=staged)
+                torch.index_select(rows.detach(), 0, chosen, out=staged)
         memory.view(metadata_at, tuple(metadata.shape), torch.int32).copy_(metadata)
         if self._wish.deferred:
             self._launch(stream, None, None, announces=True, pulls=False)

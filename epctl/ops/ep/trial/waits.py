@@ -7,24 +7,22 @@ from typing import Any, Protocol
 from epctl.core.op import World
 
 NUM_CALLS = 20
-NUM_WORDS = 88
-"""One for each peer that a domain may have (72), and 16 that kernels may use for their own stamps."""
 
 
 class Call(Protocol):
     """A call of the buffer's that tells its waits."""
 
     def __call__(self, *, waited_ns: Any) -> Any:  # noqa: ANN401 - a tensor, a tuple
-        """`waited_ns`: int64 [NUM_WORDS]."""
+        """`waited_ns`: int64 [R]."""
 
 
 def measured(world: World, call: Call) -> tuple[float, ...]:
     """Mean µs for which this rank waited for each, by rank, over calls that all ranks began together. Not part of what is timed: the
     kernel's own clock is read."""
     torch = world.torch
-    each = torch.zeros((NUM_CALLS, NUM_WORDS), dtype=torch.int64, device=world.device)
+    each = torch.zeros((NUM_CALLS, world.size), dtype=torch.int64, device=world.device)
     for number in range(NUM_CALLS):
         world.barrier()
         call(waited_ns=each[number])
-    means = each[:, : world.size].double().mean(0) / 1e3
+    means = each.double().mean(0) / 1e3
     return tuple(round(float(one), 3) for one in means.tolist())

@@ -123,11 +123,28 @@ __device__ __forceinline__ bool wait_until_warp(const WaitLimits& limits, uint64
     }
 }
 
-// The same for a flag in memory; what the peer wrote before it is visible afterwards.
-__device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what) {
+// Tells how long each lane of a warp has waited: they go on together, so that the time afterwards is that of the
+// slowest.
+struct Stopwatch {
+    uint64_t* waited_ns;  // null: nobody asks
+    uint64_t begin;
+
+    __device__ __forceinline__ explicit Stopwatch(uint64_t* place)
+        : waited_ns(place), begin(place != nullptr ? now_ns() : 0) {}
+    // Inside of the wait, with what was seen.
+    __device__ __forceinline__ uint64_t look(uint64_t seen, uint64_t expected) const {
+        if (waited_ns != nullptr && static_cast<int64_t>(seen - expected) >= 0) *waited_ns = now_ns() - begin;
+        return seen;
+    }
+};
+
+// The same for a flag in memory; what the peer wrote before it is visible afterwards. `waited_ns`: where to tell how
+// long it took, or null.
+__device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what, uint64_t* waited_ns = nullptr) {
+    const Stopwatch watch(waited_ns);
     // An acquire empties the SM's L1 cache, under the feet of the block's other warps: once, when it counts.
     if (!wait_until(limits, what.expected, what.peer, what.stage, what.progress,
-                    [&] { return load_relaxed(what.flag); }))
+                    [&] { return watch.look(load_relaxed(what.flag), what.expected); }))
         return false;
     load_acquire(what.flag);
     return true;

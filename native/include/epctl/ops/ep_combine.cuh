@@ -54,12 +54,10 @@ __device__ __forceinline__ void tell_table(const CombineArgs& args, uint64_t epo
 __device__ __forceinline__ bool wait_told(const CombineArgs& args, uint64_t epoch) {
     const uint32_t me = args.peers.rank, peer = threadIdx.x;
     if (peer >= args.peers.num_ranks) return true;
-    const uint64_t begin = args.waited_ns != nullptr ? now_ns() : 0;
     const uint64_t* const told = at<uint64_t>(args.peers, me, args.at.told) + peer;
-    const bool ok = wait_for(
-        args.limits, Awaited{told, epoch * kEpArrivalUnit, args.limits.rank - me + peer, Stage::kCombineReady, epoch});
-    if (args.waited_ns != nullptr && blockIdx.x == 0) args.waited_ns[peer] = now_ns() - begin;
-    return ok;
+    return wait_for(args.limits,
+                    Awaited{told, epoch * kEpArrivalUnit, args.limits.rank - me + peer, Stage::kCombineReady, epoch},
+                    args.waited_ns != nullptr && blockIdx.x == 0 ? args.waited_ns + peer : nullptr);
 }
 
 // ---- Pushing.

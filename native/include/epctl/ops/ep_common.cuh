@@ -46,9 +46,10 @@ __device__ __forceinline__ uint32_t warp_scan(uint32_t value) {
 }
 
 __device__ __forceinline__ uint32_t load_index(const void* indices, uint32_t wide, uint64_t at) {
-    // Negative ones mean no selection, and stay negative in 32 bits.
-    return wide ? static_cast<uint32_t>(static_cast<const int64_t*>(indices)[at])
-                : static_cast<uint32_t>(static_cast<const int32_t*>(indices)[at]);
+    // Negative ones, and those that take more than 32 bits, are no expert.
+    if (!wide) return static_cast<uint32_t>(static_cast<const int32_t*>(indices)[at]);
+    const uint64_t index = static_cast<uint64_t>(static_cast<const int64_t*>(indices)[at]);
+    return index >> 32 == 0 ? static_cast<uint32_t>(index) : kAll;
 }
 
 __device__ __forceinline__ uint64_t word_of(uint64_t epoch, uint32_t value) {
@@ -63,12 +64,13 @@ __device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
     asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
-// The value of a word that comes with the epoch; false in `ok` when it does not come.
+// The value of a word that comes with the epoch; false in `ok` when it does not come. `waited_ns`: as in wait_for.
 __device__ __forceinline__ uint32_t wait_word(const WaitLimits& limits, const uint64_t* word, uint64_t epoch,
-                                              uint32_t peer, Stage stage, bool& ok) {
+                                              uint32_t peer, Stage stage, bool& ok, uint64_t* waited_ns = nullptr) {
+    const Stopwatch watch(waited_ns);
     uint64_t seen = 0;
-    const bool came =
-        wait_until(limits, word_of(epoch, 0), peer, stage, epoch, [&] { return seen = load_relaxed(word); });
+    const bool came = wait_until(limits, word_of(epoch, 0), peer, stage, epoch,
+                                 [&] { return seen = watch.look(load_relaxed(word), word_of(epoch, 0)); });
     ok = ok && came;
     return static_cast<uint32_t>(seen);
 }

@@ -89,13 +89,12 @@ __device__ __forceinline__ bool keep_books(const DispatchArgs& args, uint64_t ep
 // All rows of all sources are there. One warp.
 __device__ __forceinline__ void wait_rows(const Peers& peers, const EpOffsets& offsets, const WaitLimits& limits,
                                           uint64_t* waited_ns, uint64_t epoch) {
-    const uint64_t begin = waited_ns != nullptr ? now_ns() : 0;
     const uint64_t* const arrived = at<uint64_t>(peers, peers.rank, offsets.arrived);
 #pragma unroll 1
     for (uint32_t source = lane_idx(); source < peers.num_ranks; source += kWarpThreads) {
         const uint32_t peer = limits.rank - peers.rank + source;
-        wait_for(limits, Awaited{arrived + source, epoch * kEpArrivalUnit, peer, Stage::kDispatchRows, epoch});
-        if (waited_ns != nullptr) waited_ns[source] = now_ns() - begin;
+        wait_for(limits, Awaited{arrived + source, epoch * kEpArrivalUnit, peer, Stage::kDispatchRows, epoch},
+                 waited_ns != nullptr ? waited_ns + source : nullptr);
     }
 }
 

@@ -28,13 +28,13 @@ __device__ __forceinline__ bool wait_announced(const PullArgs& args, uint64_t ep
     constexpr uint64_t kMask = (1ull << kOffsetBits) - 1;
     const uint32_t peer = threadIdx.x;
     if (peer >= args.peers.num_ranks) return true;
-    const uint64_t begin = args.waited_ns != nullptr ? now_ns() : 0;
     const uint64_t* const words = announcement(args, args.peers.rank, peer, epoch);
     const uint32_t world = args.limits.rank - args.peers.rank + peer;
-    if (!wait_for(args.limits, Awaited{words, epoch << kOffsetBits, world, Stage::kCombineReady, epoch})) return false;
+    if (!wait_for(args.limits, Awaited{words, epoch << kOffsetBits, world, Stage::kCombineReady, epoch},
+                  args.waited_ns != nullptr && blockIdx.x == 0 ? args.waited_ns + peer : nullptr))
+        return false;
     offsets[2 * peer] = (load_relaxed(words) & kMask) * kVectorBytes;
     offsets[2 * peer + 1] = (load_relaxed(words + 1) & kMask) * kVectorBytes;
-    if (args.waited_ns != nullptr && blockIdx.x == 0) args.waited_ns[peer] = now_ns() - begin;
     return true;
 }
 

@@ -145,7 +145,8 @@ __device__ __forceinline__ bool receive_unit(const SmallDispatchArgs& args, cons
 }
 
 // Rows, by all blocks but the first. False when something does not come.
-__device__ __forceinline__ bool small_rows(const SmallDispatchArgs& args, uint64_t sent, uint64_t received) {
+__device__ __forceinline__ bool small_rows(const SmallDispatchArgs& args, bool stops, uint64_t sent,
+                                           uint64_t received) {
     const Slots slots = slots_of(args.shape.row_bytes, args.shape.scale_bytes, kSmallUnroll);
     const uint32_t worker = (blockIdx.x - 1) * kWarps + warp_idx(), num_workers = (gridDim.x - 1) * kWarps;
     if (args.sends) {
@@ -156,7 +157,7 @@ __device__ __forceinline__ bool small_rows(const SmallDispatchArgs& args, uint64
     }
     Coming coming;
     if (!args.receives) return true;
-    if (!learn_masks(args, coming, received)) return false;
+    if (!learn_masks(args, coming, stops, received)) return false;
     const uint32_t num_units = coming.num_rows * slots.num_units;
 #pragma unroll 1
     for (uint32_t unit = worker; unit < num_units; unit += num_workers)
@@ -169,7 +170,10 @@ __device__ __forceinline__ void small_dispatch(const SmallDispatchArgs& args) {
     const uint64_t received = args.state->small_received + 1;
     const bool counting = threadIdx.x == 0 && counts_call(&args.state->small_ticket, sent | received);
     // The first block keeps the books: the others wait for what it does first.
-    const bool ok = blockIdx.x == 0 ? small_books(args, sent, received) : small_rows(args, sent, received);
+    // Asked with the rest, and needed when the rest has arrived.
+    const bool stops = has_given_up(args.limits);
+    const bool ok =
+        blockIdx.x == 0 ? small_books(args, stops, sent, received) : small_rows(args, stops, sent, received);
     if (__syncthreads_and(ok) == 0 || !counting) return;
     if (args.sends) args.state->small_sent = sent;
     if (args.receives) args.state->small_received = received;

@@ -207,13 +207,18 @@ __device__ __forceinline__ bool combine_unit(const SmallCombineArgs& args, const
 }
 
 // Nobody is more than one call ahead, also of ranks that have nothing to send: the lines of two calls are kept.
-__device__ __forceinline__ void meet(const SmallCombineArgs& args, uint64_t epoch, bool tells, bool waits) {
-    const uint32_t num_ranks = args.peers.num_ranks, me = args.peers.rank, peer = threadIdx.x;
-    if (peer >= num_ranks) return;
-    if (tells) store_relaxed(at<uint64_t>(args.peers, peer, args.small.here) + me, epoch);
-    if (waits)
-        wait_for(args.limits, Awaited{at<uint64_t>(args.peers, me, args.small.here) + peer, epoch,
-                                      args.limits.rank - me + peer, Stage::kCombineReady, epoch});
+__device__ __forceinline__ void tell_here(const SmallCombineArgs& args, uint64_t epoch) {
+    if (threadIdx.x < args.peers.num_ranks)
+        store_relaxed(at<uint64_t>(args.peers, threadIdx.x, args.small.here) + args.peers.rank, epoch);
+}
+
+__device__ __forceinline__ void wait_here(const SmallCombineArgs& args, uint64_t epoch, uint64_t* waited_ns) {
+    const uint32_t me = args.peers.rank, peer = threadIdx.x;
+    if (peer >= args.peers.num_ranks) return;
+    wait_for(args.limits,
+             Awaited{at<uint64_t>(args.peers, me, args.small.here) + peer, epoch, args.limits.rank - me + peer,
+                     Stage::kCombineReady, epoch},
+             waited_ns != nullptr ? waited_ns + peer : nullptr);
 }
 
 __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
@@ -227,7 +232,9 @@ __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
     // Where this warp's first token went: on its way while rows are sent.
     Looked looked = look_up(args, args.receives ? worker / slots.num_units : args.shape.num_tokens);
     if (args.sends) {
-        if (blockIdx.x == 0) meet(args, returned, true, false);
+        if (blockIdx.x == 0) tell_here(args, returned);
+        // A call that is asked for its waits waits here, too, where it learns who begins late.
+        if (blockIdx.x == 0 && args.waited_ns != nullptr) wait_here(args, returned, args.waited_ns);
         const uint32_t told = args.tokens_per_rank[args.peers.num_ranks - 1], num_rows = stops ? 0 : told;
         const uint32_t num_units = args.num_rows * slots.num_units;
         // Rows lie in the order of their sources. Those behind mine first: mine stay here, and would only delay them.
@@ -249,7 +256,7 @@ __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
             looked = next;
         }
         __syncthreads();
-        if (blockIdx.x == 0) meet(args, combined, false, true);
+        if (blockIdx.x == 0) wait_here(args, combined, nullptr);
     }
     __syncthreads();
     if (counting) {

@@ -96,12 +96,10 @@ __device__ __forceinline__ uint32_t wait_cell(const SmallDispatchArgs& args, con
     const uint32_t source = cell / coming.num_batches, batch = cell % coming.num_batches, me = args.peers.rank;
     const uint64_t* const words =
         at<uint64_t>(args.peers, me, args.small.masks) + (epoch & 1) * args.peers.num_ranks * kSmallBatches;
-    const uint64_t begin = args.waited_ns != nullptr ? now_ns() : 0;
-    const uint32_t goes = wait_word(args.limits, words + source * kSmallBatches + batch, epoch,
-                                    args.limits.rank - me + source, Stage::kDispatchCount, ok);
-    if (args.waited_ns != nullptr && blockIdx.x == 0 && threadIdx.x == cell && batch == 0)
-        args.waited_ns[source] = now_ns() - begin;
-    return goes;
+    // By a block that has waited for nobody before; the first has.
+    const bool tells = args.waited_ns != nullptr && blockIdx.x == 1 && threadIdx.x == cell % kThreads && batch == 0;
+    return wait_word(args.limits, words + source * kSmallBatches + batch, epoch, args.limits.rank - me + source,
+                     Stage::kDispatchCount, ok, tells ? args.waited_ns + source : nullptr);
 }
 
 // By one warp, of cells that all its lanes see.
@@ -117,8 +115,10 @@ __device__ __forceinline__ void place_cells(Coming& coming) {
     }
 }
 
-// Learns which tokens come, and where each lies. All threads, and all come out with the same answer.
-__device__ __forceinline__ bool learn_masks(const SmallDispatchArgs& args, Coming& coming, uint64_t epoch) {
+// Learns which tokens come, and where each lies. All threads. False when something does not come, or an earlier wait
+// has given up (`stops`): what came then may be another call's. The same for a warp, and for the block where it waits
+// as one.
+__device__ __forceinline__ bool learn_masks(const SmallDispatchArgs& args, Coming& coming, bool stops, uint64_t epoch) {
     __shared__ uint32_t goes[kMaxPeers * kSmallBatches], first[kMaxPeers * kSmallBatches], num_rows;
     coming = Coming{goes, first, num_batches_of(args.shape), args.peers.num_ranks * num_batches_of(args.shape), 0};
     // Few cells: each warp for itself, and none waits for another one of its block.
@@ -127,7 +127,7 @@ __device__ __forceinline__ bool learn_masks(const SmallDispatchArgs& args, Comin
         coming.goes += warp_idx() * kWarpThreads;
         coming.first += warp_idx() * kWarpThreads;
     }
-    bool ok = true;
+    bool ok = !stops;
 #pragma unroll 1
     for (uint32_t cell = alone ? lane_idx() : threadIdx.x; cell < coming.num_cells; cell += kThreads)
         coming.goes[cell] = wait_cell(args, coming, cell, epoch, ok);
@@ -191,7 +191,8 @@ __device__ __forceinline__ void keep_small_books(const SmallDispatchArgs& args, 
 }
 
 // False when something does not come.
-__device__ __forceinline__ bool small_books(const SmallDispatchArgs& args, uint64_t sent, uint64_t received) {
+__device__ __forceinline__ bool small_books(const SmallDispatchArgs& args, bool stops, uint64_t sent,
+                                            uint64_t received) {
     __shared__ uint32_t goes[kMaxPeers * kSmallBatches], selected[kEpMaxExperts], counts[kEpMaxExperts];
     const Books books{goes, selected, counts};
 #pragma unroll 1
@@ -206,7 +207,7 @@ __device__ __forceinline__ bool small_books(const SmallDispatchArgs& args, uint6
     }
     Coming coming;
     if (!args.receives) return true;
-    if (!add_selections(args, books, received) || !learn_masks(args, coming, received)) return false;
+    if (!add_selections(args, books, received) || !learn_masks(args, coming, stops, received)) return false;
     keep_small_books(args, coming, books);
     return true;
 }
