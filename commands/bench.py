@@ -75,6 +75,8 @@ def bench(
 
     Each sample begins with a cold L2 cache, after a barrier.
 
+    Where its reader is gone (a closed pipe) and no file gets the record, the run ends at the next result.
+
     Options that say "ep:" choose the op ep where no --op is given. Starts one rank for each GPU here, or runs as a rank under torchrun,
     srun or mpirun. Exit code: 0 all was measured, 1 a case gave a wrong result or could not run, 2 usage, 3 warnings under --strict, 4 it
     could not be measured.
@@ -85,12 +87,12 @@ def bench(
     from epctl.bench.job import Job
     from epctl.bench.record import SCHEMA
     from epctl.bench.statistics import Rule
-    from epctl.commands import running
+    from epctl.commands import errors, running
     from epctl.core.jsontext import dump
     from epctl.core.op import Request
 
     options.choice(format, FORMATS, "--format")
-    with running.errors_told(format, SCHEMA):
+    with errors.told(format, SCHEMA):
         options.choice(device, DEVICES, "--device")
         options.choice(mode, MODES, "--mode")
         _limits(samples, budget)
@@ -111,7 +113,8 @@ def bench(
         emulate_nodes=emulate_nodes,
         ranks=running.spawned_ranks(place),
     )
-    record, code, error = _run(job, place, format, output)
+    recorded = json is not None or calibration is not None
+    record, code, error = _run(job, place, format, output, recorded=recorded)
     if record is None:
         raise typer.Exit(code)
     if json is not None:
@@ -136,16 +139,23 @@ def _limits(samples: int, budget: float) -> None:
         )
 
 
-def _run(job: Job, place: Placing, format: str, output: Path | None) -> tuple[Record | None, int, EpctlError | None]:  # noqa: A002
-    """The record, None in a process that does not render; the exit code of the ranks; the error that ended them early. Raises the error
-    when it came before anything else."""
+def _run(
+    job: Job,
+    place: Placing,
+    format: str,  # noqa: A002
+    output: Path | None,
+    *,
+    recorded: bool,
+) -> tuple[Record | None, int, EpctlError | None]:
+    """The record, None in a process that does not render and where nobody reads any more; the exit code of the ranks; the error that
+    ended them early. Raises the error when it came before anything else. `recorded`: a file gets the record."""
     from epctl.bench.collect import Collector
     from epctl.bench.job import BENCH_TASK, HEADER, ROW
     from epctl.bench.record import SCHEMA
-    from epctl.commands import bench_output, running
+    from epctl.commands import bench_output, errors, running
     from epctl.core.errors import EpctlError
 
-    live = running.Live(format, output)
+    live = running.Live(format, output, wanted_elsewhere=recorded)
     with running.bar(shown=format != "text" or output is not None) as step:
 
         def news(seen: Seen, kind: str) -> None:
@@ -160,17 +170,25 @@ def _run(job: Job, place: Placing, format: str, output: Path | None) -> tuple[Re
         code = 0
         try:
             code = running.run(BENCH_TASK, job, place, collector)
+        except running.NobodyReadsError:
+            code = _so_far(collector.seen)
         except EpctlError as caught:
-            error = caught
+            code, error = (_so_far(collector.seen), None) if live.gone else (0, caught)
         finally:
             record = collector.record(job, running.command_line())
             if record is not None:
-                live.say(bench_output.closing(record))
-                live.end(_rendered(record, format))
+                live.end(bench_output.closing(record), _rendered(record, format))
+    if live.gone:
+        return None, code, None
     if error is not None and record is None:
-        with running.errors_told(format if running.renders(place) else "text", SCHEMA):
+        with errors.told(format if running.renders(place) else "text", SCHEMA):
             raise error
     return record, code, error
+
+
+def _so_far(seen: Seen) -> int:
+    """Exit code of a run that was ended because nobody reads it."""
+    return int(any(not row.ok for row in seen.rows))
 
 
 def _rendered(record: Record, format: str) -> str | None:  # noqa: A002

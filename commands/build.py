@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epctl.commands import options
+from epctl.commands import errors, options
 
 if TYPE_CHECKING:
     from epctl.native.building import Built, Listing, Row, Step
@@ -39,13 +39,14 @@ def build(
     from epctl.native import building
 
     options.choice(format, FORMATS, "--format")
-    request = building.Request(_split(arch), _split(op))
-    if list_cached:
-        listing = building.listing()
-        whole: dict[str, object] = {"schema": {"name": "epctl.build.list", "version": 1}, "list": listing}
-        return options.emit(dump(whole).decode() if format == "json" else _list(listing), output)
-    with _bar() as step:
-        built = building.build(request, step)
+    with errors.told(format, {"name": "epctl.build", "version": 1}):
+        request = building.Request(_split(arch), _split(op))
+        if list_cached:
+            listing = building.listing()
+            whole: dict[str, object] = {"schema": {"name": "epctl.build.list", "version": 1}, "list": listing}
+            return options.emit(dump(whole).decode() if format == "json" else _list(listing), output)
+        with _bar() as step:
+            built = building.build(request, step)
     for notice in built.notices:
         typer.echo(f"note: {notice}", err=True)
     whole = {"schema": {"name": "epctl.build", "version": 1}, "build": built}

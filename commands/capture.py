@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epctl.commands import options
+from epctl.commands import errors, options
 from epctl.core.errors import EpctlError
 
 
@@ -35,14 +35,17 @@ def capture(
     from epctl.probes import capturing
 
     options.choice(format, ("text", "json"), "--format")
-    if sample == "list":
-        options.list_samples(format, None)
-        return
-    if output is None:
-        raise EpctlError("there is no place for the bundle", "capture writes one file", "give it with -o FILE.tar.gz")
-    request = capturing.Request(output, redact, description, active=not no_active, python=python)
-    with options.progress("recording this node"):
-        made = capturing.capture(request, path, sample)
+    with errors.told(format, {"name": "epctl.capture", "version": 1}):
+        if sample == "list":
+            options.list_samples(format, None)
+            return
+        if output is None:
+            raise EpctlError(
+                "there is no place for the bundle", "capture writes one file", "give it with -o FILE.tar.gz"
+            )
+        request = capturing.Request(output, redact, description, active=not no_active, python=python)
+        with options.progress("recording this node"):
+            made = capturing.capture(request, path, sample)
     if format == "json":
         import msgspec
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epctl.commands import options
+from epctl.commands import errors, options
 
 if TYPE_CHECKING:
     from epctl.core.doctor import Report
@@ -59,23 +59,24 @@ def doctor(
     (under --strict: any check of severity fail).
     """
     options.choice(format, FORMATS, "--format")
-    if sample == "list":
-        return options.list_samples(format, output)
-    if list_checks or explain is not None:
-        return _catalogue(explain, format, output)
-    report = _examine(
-        path, sample, (only, skip, profile), nodes, active=not no_active, python=python, nccl_log=nccl_log
-    )
-    if fix_script is not None:
-        from epctl.core.fix_script import script
+    with errors.told(format, {"name": "epctl.doctor", "version": 1}):
+        if sample == "list":
+            return options.list_samples(format, output)
+        if list_checks or explain is not None:
+            return _catalogue(explain, format, output)
+        report = _examine(
+            path, sample, (only, skip, profile), nodes, active=not no_active, python=python, nccl_log=nccl_log
+        )
+        if fix_script is not None:
+            from epctl.core.fix_script import script
 
-        options.emit(script(report), fix_script)
-    from epctl.core.render import View, renderer
-    from epctl.core.verdict import exit_code
+            options.emit(script(report), fix_script)
+        from epctl.core.render import View, renderer
+        from epctl.core.verdict import exit_code
 
-    view = View(terminal=output is None and sys.stdout.isatty(), verbose=verbose or bool(only))
-    options.emit(renderer(format)(report, view), output)
-    raise typer.Exit(exit_code(report.summary, strict=strict))
+        view = View(terminal=output is None and sys.stdout.isatty(), verbose=verbose or bool(only))
+        options.emit(renderer(format)(report, view), output)
+        raise typer.Exit(exit_code(report.summary, strict=strict))
 
 
 def _examine(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epctl.commands import options
+from epctl.commands import errors, options
 
 
 def probe(
@@ -28,10 +28,11 @@ def probe(
     from epctl.probes import tools
 
     options.choice(format, ("text", "json"), "--format")
-    if sample == "list":
-        return options.list_samples(format, output)
-    if tool == "list":
-        return options.emit(reading.listing(tools.TOOLS, format), output)
-    found = tools.probe(tool, file, path, sample)
+    with errors.told(format, {"name": "epctl.probe", "version": 1}):
+        if sample == "list":
+            return options.list_samples(format, output)
+        if tool == "list":
+            return options.emit(reading.listing(tools.TOOLS, format), output)
+        found = tools.probe(tool, file, path, sample)
     options.emit(reading.render(tool, found, format), output)
     raise typer.Exit(0 if found.status in ("ok", "partial") else 4)

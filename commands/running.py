@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from epctl.commands import options
 from epctl.core.errors import EpctlError
@@ -190,39 +192,68 @@ def command_line() -> str:
     return shlex.join(["epctl", *sys.argv[1:]])
 
 
-@contextmanager
-def errors_told(format: str, schema: dict[str, str | int]) -> Iterator[None]:  # noqa: A002
-    """With --format json, a program that reads standard output gets an error there, too."""
-    try:
-        yield
-    except EpctlError as error:
-        if format == "json":
-            from epctl.core.jsontext import dump
-
-            told = {"what": error.what, "why": error.why, "do": error.todo}
-            options.emit(dump({"schema": schema, "status": "error", "error": told}).decode(), None)
-        raise
+class NobodyReadsError(BrokenPipeError):
+    """Who read standard output is gone, so that nothing of the run would reach anybody."""
 
 
 class Live:
     """Lines that are shown while something runs: at once on standard output, for text that nobody asked to go into a file."""
 
-    def __init__(self, format: str, output: Path | None) -> None:  # noqa: A002
+    def __init__(self, format: str, output: Path | None, *, wanted_elsewhere: bool = False) -> None:  # noqa: A002
+        """`wanted_elsewhere`: the run goes on without a reader of standard output, since a file gets its results, too."""
         self._streams = format == "text" and output is None
         self._kept: list[str] = []
         self._output = output
+        self._reader = _pipe_of_reader() if output is None and not wanted_elsewhere else None
+        self.gone = False
+        """NobodyReadsError was raised."""
 
     def say(self, text: str) -> None:
-        """Whole lines."""
+        """Whole lines. Raises NobodyReadsError once the pipe that they go into, or will go into, has lost its reader."""
+        self._keep(text)
+        if self._reader is not None and _has_lost_reader(self._reader):
+            self.gone = True
+            raise NobodyReadsError("nobody reads standard output any more")
+
+    def _keep(self, text: str) -> None:
         if self._streams:
             options.emit(text, None)
         else:
             self._kept.append(text)
 
-    def end(self, text: str | None = None) -> None:
-        """`text` in place of the lines, or the lines that were kept."""
+    def end(self, last: str, text: str | None = None) -> None:
+        """`text` in place of the lines, or the lines that were kept and the `last`."""
+        self._keep(last)
         if not self._streams:
             options.emit("".join(self._kept) if text is None else text, self._output)
+
+
+class _Pipe(NamedTuple):
+    """Standard output, where that can lose its reader. It becomes another file when options.emit has noticed it."""
+
+    fd: int
+    device: int
+    inode: int
+
+
+def _pipe_of_reader() -> _Pipe | None:
+    """None for a file, a terminal (whose end is a signal), and what has no file descriptor."""
+    try:
+        fd = sys.stdout.fileno()
+        found = os.fstat(fd)
+    except (OSError, ValueError):
+        return None
+    if not (stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)):
+        return None
+    return _Pipe(fd, found.st_dev, found.st_ino)
+
+
+def _has_lost_reader(pipe: _Pipe) -> bool:
+    if _pipe_of_reader() != pipe:
+        return True
+    asked = select.poll()
+    asked.register(pipe.fd, 0)  # errors and a hang-up are told without being asked for
+    return bool(asked.poll(0))
 
 
 @contextmanager

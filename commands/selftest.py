@@ -47,16 +47,17 @@ def selftest(
 ) -> None:
     """Compare every op with its reference, bit by bit.
 
-    First the checks are shown to notice a wrong byte and a lost signal. Each failure comes with one command that repeats it. Exit code: 0
-    all is right, 1 something is not or the checks proved blind, 2 usage, 4 it could not be run.
+    First the checks are shown to notice a wrong byte and a lost signal. Each failure comes with one command that repeats it. Where its
+    reader is gone (a closed pipe), the run ends at the next result. Exit code: 0 all is right, 1 something is not or the checks proved
+    blind, 2 usage, 4 it could not be run.
     """
     from epctl.bench.job import Job
     from epctl.bench.selftest import SCHEMA, nothing_run
-    from epctl.commands import running
+    from epctl.commands import errors, running
     from epctl.core.errors import EpctlError
 
     options.choice(format, FORMATS, "--format")
-    with running.errors_told(format, SCHEMA):
+    with errors.told(format, SCHEMA):
         options.choice(tier, TIERS, "--tier")
         if not 0 <= seed <= MAX_SEED:
             raise EpctlError(
@@ -116,11 +117,11 @@ def _tier(asked: str) -> tuple[str, int, str]:
 
 
 def _run(job: Job, place: Placing, format: str, output: Path | None) -> tuple[Report | None, int]:  # noqa: A002
-    """The report, None in a process that does not render, and the exit code of the ranks."""
+    """The report, None in a process that does not render and where nobody reads any more, and the exit code of the ranks."""
     from epctl.bench.collect import Collector
     from epctl.bench.job import CASE, HEADER, PROOF, SELFTEST_TASK
     from epctl.bench.selftest import SCHEMA
-    from epctl.commands import running, selftest_output
+    from epctl.commands import errors, running, selftest_output
     from epctl.core.errors import EpctlError
 
     live = running.Live(format, output)
@@ -140,17 +141,25 @@ def _run(job: Job, place: Placing, format: str, output: Path | None) -> tuple[Re
         code = 0
         try:
             code = running.run(SELFTEST_TASK, job, place, collector)
+        except running.NobodyReadsError:
+            code = _so_far(collector.seen)
         except EpctlError as caught:
-            error = caught
+            code, error = (_so_far(collector.seen), None) if live.gone else (0, caught)
         finally:
             report = collector.report(job, running.command_line())
             if report is not None:
-                live.say(selftest_output.closing(report))
-                live.end(_rendered(report, format))
+                live.end(selftest_output.closing(report), _rendered(report, format))
+    if live.gone:
+        return None, code
     if error is not None:
-        with running.errors_told(format if report is None and running.renders(place) else "text", SCHEMA):
+        with errors.told(format if report is None and running.renders(place) else "text", SCHEMA):
             raise error
     return report, code
+
+
+def _so_far(seen: Seen) -> int:
+    """Exit code of a run that was ended because nobody reads it."""
+    return int(not all(proof.noticed for proof in seen.proofs) or not all(case.ok for case in seen.cases))
 
 
 def _rendered(report: Report, format: str) -> str | None:  # noqa: A002

@@ -2,138 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from epctl.model.hardware import hardware_names
-from tests.support.cli import Run, json_error, three_lines
-from tests.support.golden import CASES, accepted, differences
-
-MODEL = ("--experts", "256", "--topk", "8")
-FLAGS = {
-    "num_experts": "--experts",
-    "num_topk": "--topk",
-    "num_nodes": "--nodes",
-    "device_sms": "--sms-on-device",
-    "rdma_ranks": "--nodes",
-    "nvlink_ranks": "--gpus-per-node",
-    "num_max_tokens_per_rank": "--tokens",
-    "num_max_tokens": "--tokens",
-    "num_layers": "--layers",
-    "num_entries_per_token": "--entries-per-token",
-    "rdma_peers": "--nodes",
-    "max_tensor_bytes": "--tensor-bytes",
-}
-"""Inputs of golden cases whose flags have other names."""
-
-
-def flags_of(given: dict[str, Any]) -> list[str]:
-    """A golden case's input as flags."""
-    words: list[str] = []
-    for name, value in given.items():
-        if name in ("prefer_overlap", "fp8_dispatch", "multiple_reduction"):
-            word = {"prefer_overlap": "overlap", "multiple_reduction": "multiple-reduction"}.get(name)
-            words += [f"--{'' if value else 'no-'}{word}"] if word else ["--dtype", "fp8" if value else "bf16"]
-        elif name == "fast_atomics":
-            words += ["--atomics", "fast" if value else "slow"]
-        else:
-            words += [FLAGS.get(name, "--" + name.replace("_", "-")), str(value)]
-    return words
-
-
-def planned(run: Run, *argv: str | Path) -> dict[str, Any]:
-    """The JSON of a plan, whatever the exit code."""
-    ran = run("plan", *argv, "--format", "json")
-    assert ran.out, ran
-    found: dict[str, Any] = json.loads(ran.out)
-    return found
-
-
-@pytest.mark.parametrize("case_id", [name for name, case in CASES.items() if case["family"] == "ep"])
-def test_golden_dispatch_and_combine(run: Run, case_id: str) -> None:
-    case = CASES[case_id]
-    given, expected = case["input"], case["expect"]
-    argv = ["plan", *flags_of(given), "--format", "json"]
-    if expected["status"] == "error":
-        return json_error(run(*argv), expected["error_code"])
-    found = json.loads(run(*argv).out)["ep"]
-    expected = accepted(found, expected, given["mode"])
-    july = accepted(found["july_2026_release"], expected["july_2026_release"], given["mode"])
-    assert differences(found, {**expected, "july_2026_release": july}, case_id) == []
-    return None
-
-
-@pytest.mark.parametrize(
-    "case_id",
-    [name for name, case in CASES.items() if case["family"] in ("lb", "bucket", "engram_config", "pp_storage")],
-)
-def test_golden_families(run: Run, case_id: str) -> None:
-    case = CASES[case_id]
-    family = {"engram_config": "engram", "pp_storage": "pp"}.get(case["family"], case["family"])
-    argv = ["plan", "--what", family, *flags_of(case["input"]), "--format", "json"]
-    if case["expect"]["status"] == "error":
-        return json_error(run(*argv), case["expect"]["error_code"])
-    found = json.loads(run(*argv).out)
-    assert set(found) & {"ep", "lb", "bucket", "engram", "pp"} == {family}
-    assert differences(found[family], case["expect"], case_id) == []
-    return None
-
-
-@pytest.mark.parametrize("case_id", [name for name, case in CASES.items() if case["family"] == "engram_storage"])
-def test_golden_engram_storage(run: Run, case_id: str) -> None:
-    given, expected = CASES[case_id]["input"], CASES[case_id]["expect"]
-    words = ["--entries", "+".join(map(str, given["entries_per_layer"])), "--hidden", str(given["hidden"])]
-    words += ["--dtype", "bf16" if given["elem_size"] == 2 else "fp8", "--tokens", str(given["num_max_tokens"])]
-    words += ["--entries-per-token", str(given["num_entries_per_token"]), "--nodes", str(given["rdma_ranks"])]
-    argv = ["plan", "--what", "engram", *words, "--format", "json"]
-    if expected["status"] == "error":
-        return json_error(run(*argv), expected["error_code"])
-    assert differences(json.loads(run(*argv).out)["engram"], expected, case_id) == []
-    return None
-
-
-@pytest.mark.parametrize(
-    "case_id",
-    [name for name, case in CASES.items() if case["family"] == "ep_buffer" and case["input"]["num_topk"] > 0],
-)
-def test_golden_buffers(run: Run, case_id: str) -> None:
-    given, expected = CASES[case_id]["input"], CASES[case_id]["expect"]
-    ranks = given["num_nodes"] * given["gpus_per_node"]
-    experts = -(-max(ranks, given["num_topk"]) // ranks) * ranks
-    argv = ["plan", "--experts", str(experts), *flags_of(given), "--format", "json"]
-    if expected["status"] == "error":
-        return json_error(run(*argv), expected["error_code"])
-    assert differences(json.loads(run(*argv).out)["ep"]["buffer"], expected, case_id) == []
-    return None
-
-
-@pytest.mark.parametrize("case_id", ["routing-001", "routing-010", "routing-021"])
-def test_golden_gates(run: Run, case_id: str) -> None:
-    given, expected = CASES[case_id]["input"], CASES[case_id]["expect"]
-    law = "" if given["score_law"] == "any" else f":{given['score_law']}"
-    words = ["--experts", str(given["experts"]), "--topk", str(given["topk"]), "--gate", given["routing"] + law]
-    found = planned(run, *words, "--gpus-per-node", str(given["groups_hit_of"]), "--seed", "1")["ep"]["gate"]["ranks"]
-    both = (found["standard_error"] ** 2 + expected["standard_error"] ** 2) ** 0.5
-    assert found["closed_form"] == pytest.approx(expected["closed_form"], rel=1e-9)
-    assert found["closed_form_kind"] == expected["closed_form_kind"]
-    assert abs(found["mean"] - expected["mean"]) < 5 * both
-
-
-def test_every_family_is_an_object_of_the_default_plan(run: Run) -> None:
-    found = planned(run, *MODEL)
-    assert found["schema"] == {"name": "epctl.plan", "version": 1}
-    assert {name: found[name]["status"] for name in ("ep", "lb", "bucket", "engram", "pp")} == dict.fromkeys(
-        ("ep", "lb", "bucket", "engram", "pp"), "ok"
-    )
-    golden = {case["input"]["buffer"]: case["expect"] for case in CASES.values() if case["family"] == "workspace"}
-    for name, expected in golden.items():
-        assert differences(found[name]["workspace"], expected, name) == []
+from tests.support.cli import Run, three_lines
+from tests.support.plan_command import MODEL, planned
 
 
 def test_a_family_that_cannot_be_is_said_so_beside_the_plan(run: Run) -> None:
@@ -387,85 +264,6 @@ def test_layout_and_decode_throughput_show_their_accounting(run: Run) -> None:
     text = run("plan", *argv).out
     assert "rounded up to a multiple of 16" in text
     assert "full credit" in text
-
-
-def subset(small: Any, large: Any, path: str) -> list[str]:  # noqa: ANN401 - JSON
-    """Where `small` says something else than `large`."""
-    if isinstance(small, dict):
-        return [text for key in small for text in subset(small[key], large[key], f"{path}.{key}")]
-    return [] if small == large else [f"{path}: {small!r}, not {large!r}"]
-
-
-def test_rows_of_a_sweep_are_the_single_plans(run: Run) -> None:
-    keys = ("--sweep", "nodes=1,2,3", "--sweep", "tokens=128,4096", "--sweep", "rules=deepep-2.5,epctl")
-    ran = run("plan", *MODEL, *keys, "--sweep", "gpus-per-node=4,8", "--format", "json")
-    assert ran.code == 0
-    report = json.loads(ran.out)
-    assert report["schema"] == {"name": "epctl.plan.sweep", "version": 1}
-    assert len(report["rows"]) == 24
-    for row in report["rows"]:
-        argv = [word for key, value in row["keys"].items() for word in (f"--{key}", str(value))]
-        if row["ep"]["status"] == "error":
-            three_lines(run("plan", *MODEL, *argv))
-        else:
-            assert subset(row["ep"], planned(run, *MODEL, *argv)["ep"], str(row["keys"])) == []
-
-
-def test_csv_has_the_same_numbers_as_json(run: Run) -> None:
-    keys = ("--sweep", "nodes=1,3", "--sweep", "--mode=direct,auto", "--sweep", "overlap=true,false")
-    rows = list(csv.DictReader(io.StringIO(run("plan", *MODEL, *keys, "--format", "csv").out)))
-    whole = json.loads(run("plan", *MODEL, *keys, "--format", "json").out)["rows"]
-    assert len(rows) == len(whole) == 8
-    for line, row in zip(rows, whole, strict=True):
-        assert line["nodes"] == str(row["keys"]["nodes"])
-        assert line["asked.mode"] == row["keys"]["mode"]
-        assert line["status"] == row["ep"]["status"]
-        if line["status"] == "ok":
-            assert float(line["times.dispatch.us"]) == row["ep"]["times"]["dispatch"]["us"]
-            assert int(line["num_sms"]) == row["ep"]["num_sms"]
-            assert line["fits"] == "true"
-        else:
-            assert line["error_code"] == "experts_not_divisible"
-            assert not line["num_sms"]
-
-
-def test_csv_quotes_what_needs_it(run: Run, tmp_path: Path) -> None:
-    trace = tmp_path / 'a "b".csv'
-    trace.write_text("0,1\n", "utf-8")
-    ran = run("plan", "--experts", "256", "--sweep", f"gate={trace}", "--format", "csv")
-    assert next(csv.DictReader(io.StringIO(ran.out)))["gate"] == str(trace)
-
-
-def test_one_plan_as_csv_is_a_header_and_a_line(run: Run) -> None:
-    ran = run("plan", *MODEL, "--format", "csv")
-    assert ran.code == 0
-    assert len(ran.out.splitlines()) == 2
-    assert run("plan", *MODEL, "--format", "csv", "--memory-bytes", "1000").code == 1
-    three_lines(run("plan", *MODEL, "--format", "csv", "--nodes", "3"))
-
-
-def test_any_flag_can_be_swept(run: Run) -> None:
-    keys = ("hardware", "sample", "gate", "preset", "what", "op", "atomics", "rules", "dtype")
-    values = (
-        "h100-ndr400,h200x2",
-        "hgx-h100-ib,p5-efa",
-        "balanced,hot:4:8",
-        "decode,prefill",
-        "ep,lb,pp",
-        "all_reduce,all_gather",
-    )
-    every = (*values, "fast,slow", "epctl,deepep-2", "fp8,bf16")
-    for key, value in zip(keys, every, strict=True):
-        ran = run("plan", *MODEL, "--sweep", f"{key}={value}")
-        assert ran.code == 0, (key, ran)
-        assert ran.out.startswith(f"epctl plan: {value.count(',') + 1} combinations")
-
-
-def test_tables_of_sweeps_name_what_cannot_be(run: Run) -> None:
-    text = run("plan", *MODEL, "--sweep", "nodes=2,3").out
-    assert "1 cannot be planned" in text
-    assert "experts_not_divisible: 256 experts do not divide by 24" in text
-    assert "| hybrid | 16 |" in run("plan", *MODEL, "--sweep", "nodes=2,3", "--format", "markdown").out
 
 
 def test_markdown_has_every_section(run: Run) -> None:

@@ -252,7 +252,7 @@ def _columns(scales: Tensor) -> Tensor:
 def play(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the op find played buffers in a PlayedWorld."""
     for module in (exchange, guard, ours, repeated):
-        for name, found in (("pool_of", lambda world: world.pool), ("domain_of", lambda world: world.domain)):
+        for name, found in (("pool_of", lambda world: world.pool), ("of_world", lambda world: world.domain)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, found)
 

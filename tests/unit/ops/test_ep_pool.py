@@ -9,7 +9,7 @@ import pytest
 
 from epctl.core.errors import EpctlError
 from epctl.ops.ep.trial import pool
-from epctl.ops.ep.trial.pool import Key, Pool, domain_of, key_for
+from epctl.ops.ep.trial.pool import Key, Pool, key_for
 
 
 class Buffer:
@@ -93,9 +93,3 @@ def test_after_a_wait_that_gave_up_or_an_error_all_are_made_anew(found: tuple[Po
     assert (one.destroyed, domain.cleared, domain.timeout()) == (True, 1, None)
     assert buffers.get(Key(128, 128, 8)) is not one
     assert not buffers.heal(WORLD)
-
-
-def test_a_world_without_a_communicator_is_refused() -> None:
-    with pytest.raises(EpctlError, match="has no communicator") as caught:
-        domain_of(WORLD)
-    assert caught.value.exit_code == 4

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from epctl.comm.domain import of_world
 from epctl.core.errors import EpctlError
 from epctl.core.op import Outcome, World
-from epctl.ops.ep.trial.pool import domain_of, pool_of
+from epctl.ops.ep.trial.pool import pool_of
 
 WAIT_S = 10.0
 """Ranks start a case together; none is late by more than its own host."""
@@ -21,7 +22,7 @@ class Guard:
     are given back first."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._domain = world, domain_of(world)
+        self._world, self._domain = world, of_world(world)
         self._before_s = self._domain.timeout_s
         pool_of(world).heal(world)
         self._domain.timeout_s = WAIT_S

@@ -8,8 +8,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
-from epctl.comm.domain import Domain
-from epctl.core.errors import EpctlError
+from epctl.comm.domain import Domain, of_world
 from epctl.core.op import World
 from epctl.ops.ep.buffer import EPBuffer
 
@@ -39,16 +38,6 @@ def key_for(
     tokens = next((size for size in TOKENS if size >= max_tokens), max_tokens)
     topk = next((size for size in TOPK if size >= num_topk), num_topk)
     return Key(tokens, hidden, topk, every_row, fp8_only, number)
-
-
-def domain_of(world: World) -> Domain:
-    """Raises EpctlError, exit code 4, for a world without a communicator."""
-    found = getattr(world, "comm", None)
-    if not isinstance(found, Domain):
-        raise EpctlError(
-            "this world has no communicator", "expert-parallel buffers lie in its memory", "run on GPUs", exit_code=4
-        )
-    return found
 
 
 class Pool:
@@ -113,7 +102,7 @@ _pools: WeakKeyDictionary[Domain, Pool] = WeakKeyDictionary()
 
 def pool_of(world: World) -> Pool:
     """The pool of the world's domain. Raises EpctlError without one."""
-    domain = domain_of(world)
+    domain = of_world(world)
     if domain not in _pools:
         _pools[domain] = Pool(domain)
     return _pools[domain]
