@@ -85,6 +85,11 @@ class Domain:
         return tuple(msgspec.json.decode(one, type=Seat) for one in found)
 
     @property
+    def device(self) -> Any:  # noqa: ANN401 - torch.device
+        """This rank's GPU."""
+        return self._torch.device("cuda", self.device_idx)
+
+    @property
     def nccl_version(self) -> tuple[int, int, int]:
         """Of the loaded library."""
         number = communicator.loaded_version()

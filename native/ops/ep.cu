@@ -11,7 +11,7 @@ using namespace epctl;
 using namespace epctl::ep;
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(const __grid_constant__ DispatchArgs args) {
-    extern __shared__ __align__(128) uint8_t shared[];
+    uint8_t* const shared = dynamic_shared();
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     __shared__ uint32_t histogram[kEpMaxExperts];
     const uint64_t epoch = args.state->dispatch_epoch + 1;
@@ -33,8 +33,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
         for (uint32_t i = threadIdx.x; i < args.shape.num_experts; i += kThreads) histogram[i] = 0;
     // All of the block, or nothing of it: a kernel in another stream may give up between two warps' looks.
     if (__syncthreads_or(stops)) return;
-    // All warps of the block have read the call's number.
-    const bool counting = threadIdx.x == 0 && counts_call(&args.state->dispatch_ticket, epoch);
+    const bool counting = counts_call(&args.state->dispatch_ticket, epoch);
     count_span(args.shape, args.topk_indices, span, args.peers.num_ranks, batches, counts ? histogram : nullptr);
     // Rows are on their way while the ranks tell each other what comes.
     if (moves)
@@ -56,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_dispatch(cons
             send_rows(args, ring, span, batches);
         else
             send_details(args, span, batches, warp_idx() - args.num_warps, kClerk - args.num_warps);
-        senders_meet();
+        meet_in_block<kSendersBarrier, kSenderThreads>();
         if (threadIdx.x < args.peers.num_ranks)
             add_release(at<uint64_t>(args.peers, threadIdx.x, args.at.arrived) + args.peers.rank, share_of_block());
     } else {
@@ -90,11 +89,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_expand(const 
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_combine(const __grid_constant__ CombineArgs args) {
-    extern __shared__ __align__(128) uint8_t shared[];
+    uint8_t* const shared = dynamic_shared();
     __shared__ uint64_t barriers[kWarps * kMaxStages];
     const uint64_t sent = args.state->combine_sent + 1, received = args.state->combine_received + 1;
     const bool stops = has_given_up(args.limits);
-    const bool counting = threadIdx.x == 0 && counts_call(&args.state->combine_ticket, sent | received);
+    const bool counting = counts_call(&args.state->combine_ticket, sent | received);
     const bool moves = warp_idx() < args.num_warps;
     const Ring ring{shared + warp_idx() * args.num_stages * args.slot_bytes, barriers + warp_idx() * kMaxStages,
                     args.num_stages, args.slot_bytes};
@@ -121,10 +120,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) epctl_ep_pull(const __
     __shared__ uint64_t offsets[2 * kMaxPeers];
     const uint64_t epoch = args.state->pull_epoch + 1;
     const bool stops = has_given_up(args.limits);
-    const bool counting = args.pulls && threadIdx.x == 0 && counts_call(&args.state->pull_ticket, epoch);
     if (args.announces && blockIdx.x == 0) announce(args, epoch);
     if (!args.pulls) return;
     if (__syncthreads_and(wait_announced(args, epoch, offsets) && !stops) == 0) return;
+    const bool counting = counts_call(&args.state->pull_ticket, epoch);
     pull_rows(args, offsets);
     __syncthreads();
     if (threadIdx.x < args.peers.num_ranks)

@@ -18,7 +18,7 @@ constexpr uint32_t kUnroll = 8;
 using RowRing = Ring<kRowBytes, kBlockThreads>;
 static_assert(RowRing::kBytes == EPCTL_BULK_SHARED_BYTES, "the launcher asks for that much (native/link_args.py)");
 
-struct Pair {
+struct Vectors {
     uint4 one, other;
 };
 
@@ -81,8 +81,8 @@ extern "C" __global__ void __launch_bounds__(kBlockThreads) epctl_link_pull_add(
     uint4* const target = static_cast<uint4*>(args.target);
     stream<kUnroll / 2>(
         args.num_rows * kRowVectors,
-        [=](uint64_t idx) { return Pair{load_vector(remote + idx), load_vector(local + idx)}; },
-        [=](uint64_t idx, const Pair& p) {
+        [=](uint64_t idx) { return Vectors{load_vector(remote + idx), load_vector(local + idx)}; },
+        [=](uint64_t idx, const Vectors& p) {
             store_vector(target + idx, make_uint4(add_bf16x2(p.one.x, p.other.x), add_bf16x2(p.one.y, p.other.y),
                                                   add_bf16x2(p.one.z, p.other.z), add_bf16x2(p.one.w, p.other.w)));
         });

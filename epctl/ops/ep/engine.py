@@ -37,7 +37,7 @@ class Engine:
         self.layout: Layout = layout_for(rows)
         self.memory = domain.symmetric(self.layout.num_bytes)
         self.peers = domain.peers(self.memory)
-        self.device = torch.device("cuda", domain.device_idx)
+        self.device = domain.device
         # Kernels of all ranks of a GPU wait for each other: they must fit side by side.
         self.num_sms = torch.cuda.get_device_properties(self.device).multi_processor_count // domain.ranks_per_gpu
         self.num_sms = max(1, self.num_sms)

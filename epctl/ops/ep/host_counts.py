@@ -19,7 +19,7 @@ class HostCounts:
     def __init__(self, num_words: int, limit_s: float, engine: Engine) -> None:
         import torch
 
-        self._words = torch.zeros(num_words, dtype=torch.int64, pin_memory=True)
+        self._words = torch.zeros(num_words, dtype=torch.int64, pin_memory=engine.device.type == "cuda")
         self.address: int = self._words.data_ptr()
         self._call = 0
         self._limit_s = limit_s

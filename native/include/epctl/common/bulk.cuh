@@ -77,9 +77,11 @@ __device__ __forceinline__ void bulk_stores_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// All stores are done, as far as this SM can tell: their data may be announced to others after a fence.
+// All but the newest kPending stores of this thread are done, as far as this SM can tell: their data may be announced
+// to others after a fence.
+template <int kPending = 0>
 __device__ __forceinline__ void bulk_stores_done() {
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace epctl

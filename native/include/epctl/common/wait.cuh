@@ -3,38 +3,14 @@
 
 #include <cstdint>
 
+#include "epctl/common/ptx.cuh"
 #include "epctl/common/wait_record.h"
 
 namespace epctl {
 
-__device__ __forceinline__ uint64_t now_ns() {
-    uint64_t value;
-    // Unlike clock64, the same for all SMs, and in units that do not depend on the clock rate.
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
-    return value;
-}
-
-__device__ __forceinline__ uint64_t load_acquire(const uint64_t* flag) {
-    uint64_t value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ uint64_t load_relaxed(const uint64_t* flag) {
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void store_release(uint64_t* flag, uint64_t value) {
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
-}
-
 // Also asked by kernels that read what an earlier one of their stream has written: it may have ended without.
 __device__ __forceinline__ bool has_given_up(const WaitLimits& limits) {
-    uint32_t value;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(limits.given_up) : "memory");
-    return value != 0;
+    return load_relaxed_gpu(limits.given_up) != 0;
 }
 
 __device__ __forceinline__ uint64_t timeout_ns(const WaitLimits& limits) {
@@ -67,7 +43,7 @@ __device__ __noinline__ void record_timeout(WaitRecord* record, uint32_t* given_
     record->waited_ns = waited_ns;
     record->block = blockIdx.x;
     record->thread = threadIdx.x;
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&record->state), "r"(kRecordComplete) : "memory");
+    store_release(&record->state, kRecordComplete);
 }
 
 // The primitive: `read` gives the value that is to reach `expected`. True when it has. False when the time is up, or
@@ -123,14 +99,14 @@ __device__ __forceinline__ bool wait_until_warp(const WaitLimits& limits, uint64
     }
 }
 
-// Tells how long each lane of a warp has waited: they go on together, so that the time afterwards is that of the
-// slowest.
+// Tells how long each lane of a warp has waited, `before_ns` among it: they go on together, so that the time afterwards
+// is that of the slowest.
 struct Stopwatch {
     uint64_t* waited_ns;  // null: nobody asks
     uint64_t begin;
 
-    __device__ __forceinline__ explicit Stopwatch(uint64_t* place)
-        : waited_ns(place), begin(place != nullptr ? now_ns() : 0) {}
+    __device__ __forceinline__ explicit Stopwatch(uint64_t* place, uint64_t before_ns = 0)
+        : waited_ns(place), begin(place != nullptr ? now_ns() - before_ns : 0) {}
     // Inside of the wait, with what was seen.
     __device__ __forceinline__ uint64_t look(uint64_t seen, uint64_t expected) const {
         if (waited_ns != nullptr && static_cast<int64_t>(seen - expected) >= 0) *waited_ns = now_ns() - begin;
@@ -140,8 +116,9 @@ struct Stopwatch {
 
 // The same for a flag in memory; what the peer wrote before it is visible afterwards. `waited_ns`: where to tell how
 // long it took, or null.
-__device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what, uint64_t* waited_ns = nullptr) {
-    const Stopwatch watch(waited_ns);
+__device__ __forceinline__ bool wait_for(const WaitLimits& limits, const Awaited& what, uint64_t* waited_ns = nullptr,
+                                         uint64_t before_ns = 0) {
+    const Stopwatch watch(waited_ns, before_ns);
     // An acquire empties the SM's L1 cache, under the feet of the block's other warps: once, when it counts.
     if (!wait_until(limits, what.expected, what.peer, what.stage, what.progress,
                     [&] { return watch.look(load_relaxed(what.flag), what.expected); }))

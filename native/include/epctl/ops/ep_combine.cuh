@@ -115,11 +115,6 @@ __device__ __forceinline__ void load_parcel(const CombineArgs& args, const Ring&
               args.shape.row_bytes, ring.barriers + stage);
 }
 
-// All but the newest store of this thread have arrived.
-__device__ __forceinline__ void bulk_stores_but_one_done() {
-    asm volatile("cp.async.bulk.wait_group 1;" ::: "memory");
-}
-
 // Rows as they are, through shared memory: one is being loaded while another one is stored, and a third one announced.
 __device__ __forceinline__ void push_rows(const CombineArgs& args, const Ring& ring, uint64_t epoch) {
     const uint64_t step = static_cast<uint64_t>(gridDim.x) * args.num_warps;
@@ -137,7 +132,7 @@ __device__ __forceinline__ void push_rows(const CombineArgs& args, const Ring& r
             bulk_store(at<uint8_t>(args.peers, now.home, args.at.partials) +
                            partial_idx(args, args.peers.rank, now.token) * args.shape.row_bytes,
                        ring.rows + stage * ring.slot_bytes, args.shape.row_bytes);
-        bulk_stores_but_one_done();
+        bulk_stores_done<1>();
         if (num_stored > 0) say_landed(args, before, epoch);
         ++num_stored;
         if (next.row != kNoRow && ring.num_stages == 1) {

@@ -25,12 +25,6 @@ __device__ __forceinline__ uint32_t warp_idx() {
     return threadIdx.x / kWarpThreads;
 }
 
-__device__ __forceinline__ uint32_t lanes_below() {
-    uint32_t mask;
-    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
-    return mask;
-}
-
 __device__ __forceinline__ uint32_t warp_sum(uint32_t value) {
     return __reduce_add_sync(kAll, value);
 }
@@ -56,14 +50,6 @@ __device__ __forceinline__ uint64_t word_of(uint64_t epoch, uint32_t value) {
     return epoch << 32 | value;
 }
 
-__device__ __forceinline__ void store_relaxed(uint64_t* to, uint64_t value) {
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
-__device__ __forceinline__ void add_release(uint64_t* to, uint64_t value) {
-    asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
 // The value of a word that comes with the epoch; false in `ok` when it does not come. `waited_ns`: as in wait_for.
 __device__ __forceinline__ uint32_t wait_word(const WaitLimits& limits, const uint64_t* word, uint64_t epoch,
                                               uint32_t peer, Stage stage, bool& ok, uint64_t* waited_ns = nullptr) {
@@ -81,11 +67,18 @@ __device__ __forceinline__ uint64_t share_of_block() {
     return blockIdx.x == 0 ? kEpArrivalUnit - share * (gridDim.x - 1) : share;
 }
 
-// True in one block of the grid, which all blocks have asked after they read `epoch`: it may count the call. Asked for
-// at the start, where nothing waits for the answer.
+constexpr uint32_t kCountingBarrier = 2;
+
+// True in one thread of the grid, which may count the call when its block ends: all threads of all blocks have read the
+// call's number, `epoch`, by then. All threads, early, where nothing waits for the answer.
 __device__ __forceinline__ bool counts_call(uint32_t* ticket, uint64_t epoch) {
+    if (warp_idx() != kWarps - 1) {
+        arrive_in_block<kCountingBarrier, kThreads>();
+        return false;
+    }
+    meet_in_block<kCountingBarrier, kThreads>();
     // The sum makes the atomic wait for the load.
-    return atomicInc(ticket + (epoch >> 63), gridDim.x - 1) == gridDim.x - 1;
+    return lane_idx() == 0 && atomicInc(ticket + (epoch >> 63), gridDim.x - 1) == gridDim.x - 1;
 }
 
 // True in the block that ends last; the ticket is 0 again then.

@@ -111,8 +111,9 @@ __device__ __forceinline__ bool place_span(const DispatchArgs& args, const Span&
         uint32_t sources = 0;
 #pragma unroll 1
         for (uint32_t source = lane_idx(); source < num_ranks; source += kWarpThreads) {
+            const bool tells = args.waited_ns != nullptr && blockIdx.x == 0 && rank == 0;
             const uint32_t count = wait_word(args.limits, totals + source * columns + rank, epoch, world + source,
-                                             Stage::kDispatchCount, ok);
+                                             Stage::kDispatchCount, ok, tells ? args.waited_ns + source : nullptr);
             sources += source < me ? count : 0;
         }
         const uint32_t base = before + warp_sum(sources);

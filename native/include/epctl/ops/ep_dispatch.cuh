@@ -86,7 +86,7 @@ __device__ __forceinline__ bool keep_books(const DispatchArgs& args, uint64_t ep
     return ok;
 }
 
-// All rows of all sources are there. One warp.
+// All rows of all sources are there. One warp. In `waited_ns` is how long their counts were waited for.
 __device__ __forceinline__ void wait_rows(const Peers& peers, const EpOffsets& offsets, const WaitLimits& limits,
                                           uint64_t* waited_ns, uint64_t epoch) {
     const uint64_t* const arrived = at<uint64_t>(peers, peers.rank, offsets.arrived);
@@ -94,7 +94,7 @@ __device__ __forceinline__ void wait_rows(const Peers& peers, const EpOffsets& o
     for (uint32_t source = lane_idx(); source < peers.num_ranks; source += kWarpThreads) {
         const uint32_t peer = limits.rank - peers.rank + source;
         wait_for(limits, Awaited{arrived + source, epoch * kEpArrivalUnit, peer, Stage::kDispatchRows, epoch},
-                 waited_ns != nullptr ? waited_ns + source : nullptr);
+                 waited_ns != nullptr ? waited_ns + source : nullptr, waited_ns != nullptr ? waited_ns[source] : 0);
     }
 }
 
@@ -197,17 +197,15 @@ __device__ __forceinline__ void drop_rows(const DispatchArgs& args, const Ring& 
         if (token_of(args, span, turn) < span.end) barrier_wait(ring.barriers + turn, 0);
 }
 
-__device__ __forceinline__ void senders_meet() {
-    asm volatile("bar.sync %0, %1;" ::"n"(kSendersBarrier), "n"(kSenderThreads) : "memory");
-}
-
 // Cached calls exchange no counts: who has begun says so. All threads, between barriers of the block.
 __device__ __forceinline__ bool wait_ready(const DispatchArgs& args, uint64_t epoch) {
     const uint32_t me = args.peers.rank, peer = threadIdx.x;
     if (peer >= args.peers.num_ranks) return true;
     if (blockIdx.x == 0) store_release(at<uint64_t>(args.peers, peer, args.at.ready) + me, epoch);
-    return wait_for(args.limits, Awaited{at<uint64_t>(args.peers, me, args.at.ready) + peer, epoch,
-                                         args.limits.rank - me + peer, Stage::kDispatchReady, epoch});
+    return wait_for(args.limits,
+                    Awaited{at<uint64_t>(args.peers, me, args.at.ready) + peer, epoch, args.limits.rank - me + peer,
+                            Stage::kDispatchReady, epoch},
+                    args.waited_ns != nullptr && blockIdx.x == 0 ? args.waited_ns + peer : nullptr);
 }
 
 }  // namespace epctl::ep

@@ -22,23 +22,12 @@ __device__ __forceinline__ Cut cut_of_lane() {
     return Cut{2 * lane_idx() - lane_idx() / 8, lane_idx() % 8 == 7};
 }
 
-struct Pair {
-    uint64_t one, other;
-};
-
 __device__ __forceinline__ void store_group(uint8_t* group, const Pair& words) {
-    asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(group + lane_idx() * kVectorBytes), "l"(words.one),
-                 "l"(words.other)
-                 : "memory");
+    store_lines(group + lane_idx() * kVectorBytes, words);
 }
 
 __device__ __forceinline__ Pair load_group(const uint8_t* group) {
-    Pair words;
-    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(words.one), "=l"(words.other)
-                 : "l"(group + lane_idx() * kVectorBytes)
-                 : "memory");
-    return words;
+    return load_lines(group + lane_idx() * kVectorBytes);
 }
 
 // `num` groups from `slot` on, as soon as all carry the number. The whole warp; false when they do not come.

@@ -168,10 +168,10 @@ __device__ __forceinline__ bool small_rows(const SmallDispatchArgs& args, bool s
 __device__ __forceinline__ void small_dispatch(const SmallDispatchArgs& args) {
     const uint64_t sent = args.state->small_sent + 1;
     const uint64_t received = args.state->small_received + 1;
-    const bool counting = threadIdx.x == 0 && counts_call(&args.state->small_ticket, sent | received);
-    // The first block keeps the books: the others wait for what it does first.
+    const bool counting = counts_call(&args.state->small_ticket, sent | received);
     // Asked with the rest, and needed when the rest has arrived.
     const bool stops = has_given_up(args.limits);
+    // The first block keeps the books: the others wait for what it does first.
     const bool ok =
         blockIdx.x == 0 ? small_books(args, stops, sent, received) : small_rows(args, stops, sent, received);
     if (__syncthreads_and(ok) == 0 || !counting) return;

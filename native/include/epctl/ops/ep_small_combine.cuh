@@ -225,7 +225,7 @@ __device__ __forceinline__ void small_combine(const SmallCombineArgs& args) {
     const Slots slots = slots_of(args.shape.row_bytes, 0, kReturnUnroll);
     const uint64_t returned = args.state->small_returned + 1;
     const uint64_t combined = args.state->small_combined + 1;
-    const bool counting = threadIdx.x == 0 && counts_call(&args.state->small_ticket, returned | combined);
+    const bool counting = counts_call(&args.state->small_ticket, returned | combined);
     const uint32_t worker = blockIdx.x * kWarps + warp_idx(), num_workers = gridDim.x * kWarps;
     // Read with the rest, and used where the rest has arrived: what the dispatch was to write may not be there.
     const bool stops = has_given_up(args.limits);

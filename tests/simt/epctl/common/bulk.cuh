@@ -1,0 +1,64 @@
+// native/include/epctl/common/bulk.cuh for a CPU. A bulk store reads its source as late as it may.
+#pragma once
+
+#include <cstdint>
+
+namespace epctl {
+
+constexpr uint32_t kVectorBytes = 16;
+constexpr uint32_t kWarpThreads = 32;
+
+inline uint4 load_vector(const uint4* from) {
+    if (reinterpret_cast<uint64_t>(from) % kVectorBytes != 0) simt::fail("a vector is not aligned");
+    return *from;
+}
+
+inline void store_vector(uint4* to, const uint4& v) {
+    if (reinterpret_cast<uint64_t>(to) % kVectorBytes != 0) simt::fail("a vector is not aligned");
+    *to = v;
+}
+
+// A barrier's word counts the loads that have ended: the phase of that number is over.
+inline void barrier_init(uint64_t* barrier) {
+    *barrier = 0;
+}
+
+inline void barrier_init_fence() {}
+
+inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+    while ((__atomic_load_n(barrier, __ATOMIC_RELAXED) & 1) == parity) simt::yield();
+}
+
+inline void check_bulk(const void* one, const void* other, uint32_t bytes) {
+    if (reinterpret_cast<uint64_t>(one) % 16 != 0 || reinterpret_cast<uint64_t>(other) % 16 != 0 || bytes % 16 != 0)
+        simt::fail("a bulk copy is not of 16 bytes at 16 bytes");
+}
+
+inline void bulk_load(void* to_shared, const void* from, uint32_t bytes, uint64_t* barrier) {
+    check_bulk(to_shared, from, bytes);
+    std::memcpy(to_shared, from, bytes);
+    __atomic_fetch_add(barrier, 1, __ATOMIC_RELAXED);
+}
+
+inline void bulk_store(void* to, const void* from_shared, uint32_t bytes) {
+    check_bulk(to, from_shared, bytes);
+    simt::fiber().stores.push_back({to, from_shared, bytes});
+}
+
+inline void finish_stores(std::size_t but) {
+    auto& stores = simt::fiber().stores;
+    for (; stores.size() > but; stores.pop_front())
+        std::memcpy(stores.front().to, stores.front().from, stores.front().bytes);
+}
+
+template <int kPending>
+inline void bulk_stores_read() {
+    finish_stores(kPending);
+}
+
+template <int kPending = 0>
+inline void bulk_stores_done() {
+    finish_stores(kPending);
+}
+
+}  // namespace epctl
