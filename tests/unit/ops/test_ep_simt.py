@@ -3,6 +3,7 @@ more ranks than there are GPUs here. The order of memory that a GPU has, and spe
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_what_follows_a_wait_that_gave_up_reads_nothing_that_nobody_has_written(
         world.meeting.arrive()
         if told is not None:
             assert (told.waiter, told.peer) == (0, 1)
-            assert str(told).startswith("rank 0 waited 0.3 s for rank 1's count signal in dispatch")
+            assert re.match(r"rank 0 waited 0\.\d+ s for rank 1's count signal in dispatch", str(told))
 
     on_ranks(folder, 2, work)
 
@@ -152,7 +153,7 @@ def test_waits_are_told_by_rank(folder: Path) -> None:
     """Each lane tells when its own wait ended, also where a warp goes on together."""
     import time
 
-    num_ranks, late_s = 3, 0.4
+    num_ranks, late_s = 3, 0.8
 
     def work(world: SimtWorld) -> list[list[float]]:
         torch = world.torch
