@@ -20,15 +20,16 @@ class WaitRecord:
         self._torch, self._device = torch, device
         self._record = torch.zeros(waits.RECORD_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._given_up = torch.zeros(GIVEN_UP_BYTES, dtype=torch.uint8, device=device)
+        self._addresses = int(self._record.data_ptr()), int(self._given_up.data_ptr())
         self._settle()
 
     def limits(self, timeout_s: float, rank: int) -> Limits:
         """How a kernel of this rank waits."""
-        return Limits(self._record.data_ptr(), self._given_up.data_ptr(), timeout_s, rank)
+        return Limits(*self._addresses, timeout_s, rank)
 
     def timeout(self) -> waits.Timeout | None:
         """The wait that has given up, if any. After one, no kernel waits any more."""
-        return waits.read(ctypes.string_at(self._record.data_ptr(), waits.RECORD_BYTES))
+        return waits.read(ctypes.string_at(self._addresses[0], waits.RECORD_BYTES))
 
     def clear(self) -> None:
         """So that kernels wait again. Waits for those that run."""
