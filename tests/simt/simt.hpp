@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
@@ -45,7 +46,9 @@ namespace simt {
 
 constexpr unsigned kWarpSize = 32;
 constexpr std::size_t kStackBytes = 64 << 10;
-constexpr std::size_t kShuffled = 64;  // threads of a block that are next in any order
+constexpr std::size_t kShuffled = 64;    // threads of a block that are next in any order
+constexpr uint32_t kPauseOneIn = 1u << 17;  // turns of threads
+constexpr int kPauseUs = 2000;
 
 [[noreturn]] inline void fail(const char* what, const char* more = "") {
     std::fprintf(stderr, "simt: %s%s\n", what, more);
@@ -236,7 +239,8 @@ inline void run_block(const std::function<void()>& kernel, Dim idx, Dim grid, Di
     uint32_t chance = 2463534242u + 40503u * ++num_blocks;
     while (here.alive != 0) {
         if (here.ready.empty()) fail("all threads of a block wait for each other");
-        // In no order that a kernel could rely on.
+        // In no order that a kernel could rely on, and with pauses in which other ranks get ahead.
+        if (chance % kPauseOneIn == 0) std::this_thread::sleep_for(std::chrono::microseconds(kPauseUs));
         chance ^= chance << 13, chance ^= chance >> 17, chance ^= chance << 5;
         std::swap(here.ready.front(), here.ready[chance % std::min<std::size_t>(here.ready.size(), kShuffled)]);
         here.current = here.ready.front();

@@ -66,12 +66,15 @@ def test_cases_of_the_self_test_pass_and_damage_is_noticed(folder: Path) -> None
     def work(world: SimtWorld) -> Told:
         told, op = Told(world), EpOp()
         chosen = tuple(filter(fits, op.selftest_cases(world.layout, SEED, "gpu")))
-        selftest.run((op,), {op.name: (*chosen[:3], *chosen[3::5])}, told.test)
+        bursts = tuple(case for case in chosen if case.params["kind"] == BURST)
+        single = tuple(case for case in chosen if case.params["kind"] == EXCHANGE)
+        selftest.run((op,), {op.name: (*single[:3], *single[3::5], *bursts)}, told.test)
         return told
 
     for told in on_ranks(folder, 2, work):
         assert [(case.case, case.failures) for case in told.cases if not case.ok] == []
         assert len(told.cases) > 25
+        assert sum(case.case.startswith("burst") for case in told.cases) >= 3
         assert [(proof.kind, proof.noticed) for proof in told.proofs] == [("byte", True), ("signal", True)]
 
 
