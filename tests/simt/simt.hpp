@@ -46,7 +46,7 @@ namespace simt {
 
 constexpr unsigned kWarpSize = 32;
 constexpr std::size_t kStackBytes = 64 << 10;
-constexpr std::size_t kShuffled = 64;    // threads of a block that are next in any order
+constexpr std::size_t kShuffled = 64;       // threads of a block that are next in any order
 constexpr uint32_t kPauseOneIn = 1u << 17;  // turns of threads
 constexpr int kPauseUs = 2000;
 
@@ -57,11 +57,13 @@ constexpr int kPauseUs = 2000;
 
 struct Block;
 
-// A bulk store that has been issued; it reads shared memory when somebody waits for that, and no sooner.
+// A bulk store that has been issued. It reads shared memory when its thread waits for that, and writes when its thread
+// waits for the end; no sooner.
 struct PendingStore {
     void* to;
     const void* from;
     uint32_t bytes;
+    std::vector<char> read;
 };
 
 struct Fiber {

@@ -1,4 +1,4 @@
-// native/include/epctl/common/bulk.cuh for a CPU. A bulk store reads its source as late as it may.
+// native/include/epctl/common/bulk.cuh for a CPU. A bulk store reads its source, and writes, as late as it may.
 #pragma once
 
 #include <cstdint>
@@ -42,23 +42,24 @@ inline void bulk_load(void* to_shared, const void* from, uint32_t bytes, uint64_
 
 inline void bulk_store(void* to, const void* from_shared, uint32_t bytes) {
     check_bulk(to, from_shared, bytes);
-    simt::fiber().stores.push_back({to, from_shared, bytes});
-}
-
-inline void finish_stores(std::size_t but) {
-    auto& stores = simt::fiber().stores;
-    for (; stores.size() > but; stores.pop_front())
-        std::memcpy(stores.front().to, stores.front().from, stores.front().bytes);
+    simt::fiber().stores.push_back({to, from_shared, bytes, {}});
 }
 
 template <int kPending>
 inline void bulk_stores_read() {
-    finish_stores(kPending);
+    auto& stores = simt::fiber().stores;
+    for (std::size_t i = 0; i + kPending < stores.size(); ++i) {
+        const char* const from = static_cast<const char*>(stores[i].from);
+        if (stores[i].read.empty()) stores[i].read.assign(from, from + stores[i].bytes);
+    }
 }
 
 template <int kPending = 0>
 inline void bulk_stores_done() {
-    finish_stores(kPending);
+    bulk_stores_read<kPending>();
+    auto& stores = simt::fiber().stores;
+    for (; stores.size() > kPending; stores.pop_front())
+        std::memcpy(stores.front().to, stores.front().read.data(), stores.front().bytes);
 }
 
 }  // namespace epctl
