@@ -26,3 +26,9 @@ extern "C" int simt_launch(const char* name, const void* args, unsigned grid, un
                        tried(name, "epctl_ep_small_combine", epctl_ep_small_combine, args, grid, threads, shared);
     return found ? 0 : 1;
 }
+
+// How often blocks pause (one in so many turns of their threads), and for how long.
+extern "C" void simt_pauses(uint32_t one_in, uint32_t us) {
+    simt::pause_one_in = one_in;
+    simt::pause_us = us;
+}

@@ -1,6 +1,10 @@
 // CUDA's execution model on a CPU: each block is a thread of the system, each of its threads a fiber there. Blocks run
-// side by side, warps meet in their collective operations, and what does not meet is told. For kernels as they stand in
-// native/: this file is included before them, and epctl/common/{ptx,bulk}.cuh beside it take the place of theirs.
+// side by side, warps meet in their collective operations, and what does not meet is told. Threads of a block take
+// turns where they meet or look at a word that others write, in no order; between two such places nothing interleaves.
+// Not seen, therefore: races inside of a block without such a place, the order of memory, masks of collective
+// operations, memory outside of what was allocated, shared variables that nobody has set (they are 0), and streams. For
+// kernels as they stand in native/: this file is included before them, and epctl/common/{ptx,bulk}.cuh beside it take
+// the place of theirs.
 #pragma once
 
 #include <execinfo.h>
@@ -46,9 +50,10 @@ namespace simt {
 
 constexpr unsigned kWarpSize = 32;
 constexpr std::size_t kStackBytes = 64 << 10;
-constexpr std::size_t kShuffled = 64;       // threads of a block that are next in any order
-constexpr uint32_t kPauseOneIn = 1u << 17;  // turns of threads
-constexpr int kPauseUs = 2000;
+constexpr std::size_t kShuffled = 64;  // threads of a block that are next in any order
+
+// A block pauses after so many turns of its threads, on average, and for so long.
+inline std::atomic<uint32_t> pause_one_in{1u << 17}, pause_us{2000};
 
 [[noreturn]] inline void fail(const char* what, const char* more = "") {
     std::fprintf(stderr, "simt: %s%s\n", what, more);
@@ -64,6 +69,14 @@ struct PendingStore {
     const void* from;
     uint32_t bytes;
     std::vector<char> read;
+};
+
+// A bulk load that has been issued; it arrives when somebody waits for its barrier.
+struct PendingLoad {
+    void* to;
+    const void* from;
+    uint32_t bytes;
+    uint64_t* barrier;
 };
 
 struct Fiber {
@@ -102,6 +115,7 @@ struct Block {
     std::vector<Warp> warps;
     Barrier barriers[16];
     std::vector<char> shared;
+    std::vector<PendingLoad> loads;
     std::deque<unsigned> ready;
     unsigned alive = 0, current = 0;
     jmp_buf scheduler;
@@ -242,7 +256,7 @@ inline void run_block(const std::function<void()>& kernel, Dim idx, Dim grid, Di
     while (here.alive != 0) {
         if (here.ready.empty()) fail("all threads of a block wait for each other");
         // In no order that a kernel could rely on, and with pauses in which other ranks get ahead.
-        if (chance % kPauseOneIn == 0) std::this_thread::sleep_for(std::chrono::microseconds(kPauseUs));
+        if (chance % pause_one_in == 0) std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
         chance ^= chance << 13, chance ^= chance >> 17, chance ^= chance << 5;
         std::swap(here.ready.front(), here.ready[chance % std::min<std::size_t>(here.ready.size(), kShuffled)]);
         here.current = here.ready.front();
@@ -259,6 +273,7 @@ inline void run_block(const std::function<void()>& kernel, Dim idx, Dim grid, Di
             setcontext(&next.begin);
         }
     }
+    if (!here.loads.empty()) fail("a block ends with bulk loads under way");
     block() = nullptr;
 }
 
@@ -345,6 +360,8 @@ template <class T>
 T __shfl_up_sync(uint32_t, T value, unsigned step) {
     const simt::Met met = simt::meet(simt::Meeting::kShuffleUp, simt::bits_of(value));
     const unsigned lane = threadIdx.x % simt::kWarpSize;
+    if (lane >= step && (met.present >> (lane - step) & 1) == 0)
+        simt::fail("a lane that has ended is asked for its value");
     return lane < step ? value : simt::of_bits<T>(met.values[lane - step]);
 }
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,7 +53,19 @@ def library(folder: Path) -> ctypes.CDLL:
     assert done.returncode == 0, done.stderr
     loaded = ctypes.CDLL(str(built))
     loaded.simt_launch.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
+    loaded.simt_pauses.argtypes = (ctypes.c_uint32, ctypes.c_uint32)
     return loaded
+
+
+@contextmanager
+def uneven(folder: Path, one_in: int, us: int) -> Iterator[None]:
+    """Blocks pause once in so many turns of their threads: ranks get ahead of each other."""
+    loaded = library(folder)
+    loaded.simt_pauses(one_in, us)
+    try:
+        yield
+    finally:
+        loaded.simt_pauses(1 << 17, 2000)
 
 
 class Stream:

@@ -127,6 +127,52 @@ def test_many_ranks_with_few_tokens(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("num_tokens", [16, 300])
+def test_calls_of_one_kind_in_a_row_keep_apart_when_ranks_get_ahead(folder: Path, num_tokens: int) -> None:
+    """A rank that is one call ahead writes while others still read what it sent before. Every other call has another routing, in which
+    many tokens stay where they are."""
+    num_calls, num_ranks, topk = 12, 3, 4
+
+    def work(world: SimtWorld) -> None:
+        torch = world.torch
+        buffer = EPBuffer(None, None, num_tokens, 128, topk, domain=world.comm, zero_copy=False)
+        x, topk_idx, weights = routed(world, num_tokens - world.rank, 128, 15, topk)
+        few = torch.where(torch.arange(topk_idx.shape[0])[:, None] % 3 == 0, topk_idx, -1)
+        firsts = [buffer.dispatch(x, chosen, weights, num_experts=15) for chosen in (topk_idx, few)]
+        got = [buffer.dispatch(x + call, handle=firsts[call % 2][3])[0] for call in range(num_calls)]
+        for call, found in enumerate(got):
+            wrong = (found != firsts[call % 2][0] + call).any(1).sum()
+            assert int(wrong) == 0, (call, int(wrong))
+        back = []
+        for call in range(num_calls):
+            rows, _, _, handle, _ = firsts[call % 2]
+            back.append(buffer.combine(rows + call, handle, weights.new_full((rows.shape[0], topk), call))[:2])
+        for call, (combined, combined_weights) in enumerate(back):
+            chosen = (topk_idx, few)[call % 2]
+            copies = torch.stack([((chosen // 5 == rank) & (chosen >= 0)).any(1) for rank in range(num_ranks)]).sum(0)
+            assert torch.equal(combined, ((x + call).float() * copies[:, None]).bfloat16()), call
+            assert torch.equal(combined_weights, torch.where(chosen >= 0, float(call), 0.0)), call
+
+    with simt.uneven(folder, 512, 400):
+        on_ranks(folder, num_ranks, work)
+
+
+def test_rows_that_travel_one_by_one_stay_until_all_have_read_them(folder: Path) -> None:
+    num_calls, num_ranks, topk = 8, 3, 4
+
+    def work(world: SimtWorld) -> None:
+        torch = world.torch
+        buffer = EPBuffer(None, None, 40, 128, topk, domain=world.comm, allow_multiple_reduction=False)
+        x, topk_idx, weights = routed(world, 40, 128, 15, topk)
+        rows, _, row_weights, handle, _ = buffer.dispatch(x, topk_idx, weights, num_experts=15, do_expand=True)
+        back = [buffer.combine(rows + call, handle, row_weights)[0] for call in range(num_calls)]
+        for call, combined in enumerate(back):
+            assert torch.equal(combined, ((x + call).float() * topk).bfloat16()), call
+
+    with simt.uneven(folder, 512, 400):
+        on_ranks(folder, num_ranks, work)
+
+
+@pytest.mark.parametrize("num_tokens", [16, 300])
 def test_what_follows_a_wait_that_gave_up_reads_nothing_that_nobody_has_written(folder: Path, num_tokens: int) -> None:
     """Kernels that were launched behind it run all the same."""
 

@@ -1,4 +1,5 @@
-// native/include/epctl/common/bulk.cuh for a CPU. A bulk store reads its source, and writes, as late as it may.
+// native/include/epctl/common/bulk.cuh for a CPU. A bulk load arrives when it is waited for; a bulk
+// store reads its source, and writes, as late as it may.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,17 @@ inline void barrier_init(uint64_t* barrier) {
 inline void barrier_init_fence() {}
 
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
-    while ((__atomic_load_n(barrier, __ATOMIC_RELAXED) & 1) == parity) simt::yield();
+    auto& loads = simt::block()->loads;
+    for (auto one = loads.begin(); one != loads.end();) {
+        if (one->barrier != barrier) {
+            ++one;
+            continue;
+        }
+        std::memcpy(one->to, one->from, one->bytes);
+        ++*barrier;
+        one = loads.erase(one);
+    }
+    while ((*barrier & 1) == parity) simt::yield();
 }
 
 inline void check_bulk(const void* one, const void* other, uint32_t bytes) {
@@ -36,8 +47,10 @@ inline void check_bulk(const void* one, const void* other, uint32_t bytes) {
 
 inline void bulk_load(void* to_shared, const void* from, uint32_t bytes, uint64_t* barrier) {
     check_bulk(to_shared, from, bytes);
-    std::memcpy(to_shared, from, bytes);
-    __atomic_fetch_add(barrier, 1, __ATOMIC_RELAXED);
+    for (const simt::PendingLoad& one : simt::block()->loads)
+        if (one.barrier == barrier) simt::fail("a load begins while another one of its barrier is under way");
+    std::memset(to_shared, 0xA5, bytes);
+    simt::block()->loads.push_back({to_shared, from, bytes, barrier});
 }
 
 inline void bulk_store(void* to, const void* from_shared, uint32_t bytes) {
