@@ -40,7 +40,7 @@ def build(
 
     options.choice(format, FORMATS, "--format")
     with errors.told(format, {"name": "epctl.build", "version": 1}):
-        request = building.Request(_split(arch), _split(op))
+        request = building.Request(_split(arch, "--arch"), _split(op, "--op"))
         if list_cached:
             listing = building.listing()
             whole: dict[str, object] = {"schema": {"name": "epctl.build.list", "version": 1}, "list": listing}
@@ -55,9 +55,15 @@ def build(
     raise typer.Exit(1 if private else 0)
 
 
-def _split(words: list[str] | None) -> tuple[str, ...]:
-    """`--arch 90a,100a` and `--arch 90a --arch 100a` are the same."""
-    return tuple(part.strip() for word in words or () for part in word.split(",") if part.strip())
+def _split(words: list[str] | None, flag: str) -> tuple[str, ...]:
+    """`--arch 90a,100a` and `--arch 90a --arch 100a` are the same. Raises EpctlError for a flag that was given with nothing in it, as by
+    a variable of the shell that is not set: it must not mean everything."""
+    from epctl.core.errors import EpctlError
+
+    found = tuple(part.strip() for word in words or () for part in word.split(",") if part.strip())
+    if words and not found:
+        raise EpctlError(f"{flag} is empty", "it names what is to be built", f"leave {flag} out to build everything")
+    return found
 
 
 @contextmanager

@@ -53,8 +53,8 @@ def closing(report: Report) -> str:
     unproved = [proof for proof in report.proofs if not proof.noticed]
     left = report.num_cases - report.num_left - len(report.cases)
     counts = f"{len(report.cases) - len(failed)} passed, {len(failed)} failed" + (f", {left} not run" if left else "")
-    word = "PASSED" if report.ok else "NOTHING RUN" if nothing_run(report) else "FAILED"
-    lines = ["", f"{word}: {counts}"]
+    cut_short = not report.complete and not failed and not unproved
+    lines = ["", f"{_word(report, cut_short=cut_short)}: {counts}"]
     if report.num_left:
         lines.append(f"{counted(report.num_left, 'case')} left out: the budget was over (--budget)")
     lines += [wrapped for text in header.absences(report.absent) for wrapped in _wrapped(text)]
@@ -62,9 +62,16 @@ def closing(report: Report) -> str:
         names = ", ".join(dict.fromkeys(proof.op for proof in unproved))
         lines.append(f"UNPROVED: the checks of {names} do not notice what they must, and were not used")
     if not report.complete:
-        lines.append("INCOMPLETE: the run ended before all cases had")
+        ended = "the run ended before all cases had"
+        lines.append(ended if cut_short else f"INCOMPLETE: {ended}")
     lines += list(report.cautions)
     return "\n".join(lines) + "\n"
+
+
+def _word(report: Report, *, cut_short: bool) -> str:
+    if cut_short:
+        return "INCOMPLETE"
+    return "PASSED" if report.ok else "NOTHING RUN" if nothing_run(report) else "FAILED"
 
 
 def _wrapped(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What eight GPUs of one NVLink domain can show and two cannot: every pair, EP8 and EP4, skew, waits, and layouts of several
-# nodes played on one host. Ten minutes at most; each part has a limit of its own, and one that fails does not end the others.
+# nodes played on one host. Ten minutes where nothing hangs; each part has a limit of its own (13 minutes together), and one that
+# fails does not end the others.
 #
 #   tests/gpu/eight.sh FOLDER [RANKS]
 #
@@ -9,9 +10,12 @@
 set -uo pipefail
 folder=${1:?"usage: tests/gpu/eight.sh FOLDER [RANKS]"}
 python=${PYTHON:-python3}
+command -v nvidia-smi >/dev/null || { echo "nvidia-smi is missing: there is nothing to try here" >&2; exit 4; }
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
 ranks=${2:-$gpus}
 mkdir -p "$folder"
+rm -f "$folder"/*.json "$folder"/*.code "$folder"/*.txt  # of a run before
+trap 'exit 130' INT
 rivals=nccl
 "$python" -c 'import deep_ep' 2>/dev/null && rivals=nccl,deep-ep
 failed=0
@@ -20,7 +24,7 @@ failed=0
 part() {
   local name=$1 limit=$2 code=0 begin=$SECONDS
   shift 2
-  timeout --kill-after=10 "$limit" "$@" >"$folder/$name.txt" 2>&1 || code=$?
+  timeout --foreground --kill-after=10 "$limit" "$@" >"$folder/$name.txt" 2>&1 || code=$?
   printf '%-24s exit code %3d  %4d s\n' "$name" "$code" $((SECONDS - begin))
   echo "$code" >"$folder/$name.code"
   [ "$code" -eq 0 ] || failed=1

@@ -1,5 +1,5 @@
 """The expert-parallel kernels as they stand in native/, run on the CPU (tests/simt), against the reference: all that EPBuffer does, on
-more ranks than there are GPUs here. The order of memory that a GPU has, and speed, are not seen this way."""
+more ranks than there are GPUs here. What is not seen this way is told in tests/simt/simt.hpp."""
 
 from __future__ import annotations
 
