@@ -167,15 +167,17 @@ def _run(
 
         collector = Collector(news)
         error: EpctlError | None = None
-        code = 0
+        code, ended_by = 0, "a signal"
         try:
             code = running.run(BENCH_TASK, job, place, collector)
+            ended_by = ""
         except running.NobodyReadsError:
-            code = _so_far(collector.seen)
+            code, ended_by = _so_far(collector.seen), "nobody read its output any more"
         except EpctlError as caught:
+            ended_by = f"{caught.what}: {caught.why}"
             code, error = (_so_far(collector.seen), None) if live.gone else (0, caught)
         finally:
-            record = collector.record(job, running.command_line())
+            record = collector.record(job, running.command_line(), ended_by)
             if record is not None:
                 live.end(bench_output.closing(record), _rendered(record, format))
     if live.gone:

@@ -138,15 +138,17 @@ def _run(job: Job, place: Placing, format: str, output: Path | None) -> tuple[Re
 
         collector = Collector(news)
         error: EpctlError | None = None
-        code = 0
+        code, ended_by = 0, "a signal"
         try:
             code = running.run(SELFTEST_TASK, job, place, collector)
+            ended_by = ""
         except running.NobodyReadsError:
-            code = _so_far(collector.seen)
+            code, ended_by = _so_far(collector.seen), "nobody read its output any more"
         except EpctlError as caught:
+            ended_by = f"{caught.what}: {caught.why}"
             code, error = (_so_far(collector.seen), None) if live.gone else (0, caught)
         finally:
-            report = collector.report(job, running.command_line())
+            report = collector.report(job, running.command_line(), ended_by)
             if report is not None:
                 live.end(selftest_output.closing(report), _rendered(report, format))
     if live.gone:

@@ -70,8 +70,8 @@ class Collector:
             return
         self._on_news(seen, event.kind)
 
-    def record(self, job: Job, command: str) -> Record | None:
-        """Of a bench run; None when it ended before anything was known."""
+    def record(self, job: Job, command: str, ended_by: str = "") -> Record | None:
+        """Of a bench run; None when it ended before anything was known. `ended_by`: what ended it early."""
         seen = self.seen
         if seen.layout is None:
             return None
@@ -92,10 +92,11 @@ class Collector:
             complete=seen.ended and len(seen.rows) == seen.num_cases,
             absent=seen.absent,
             opinions=seen.opinions,
+            ended_by=ended_by,
         )
 
-    def report(self, job: Job, command: str) -> Report | None:
-        """Of a self-test; None when it ended before anything was known."""
+    def report(self, job: Job, command: str, ended_by: str = "") -> Report | None:
+        """Of a self-test; None when it ended before anything was known. `ended_by`: what ended it early."""
         seen = self.seen
         if seen.layout is None:
             return None
@@ -113,5 +114,6 @@ class Collector:
             num_left=seen.num_left,
             complete=seen.ended,
             absent=seen.absent,
+            ended_by=ended_by,
         )
         return structs.replace(report, ok=checks.passed(report))

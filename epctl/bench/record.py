@@ -77,6 +77,8 @@ class Record(Struct, frozen=True):
     """Ops without a case on this layout, and why."""
     opinions: tuple[Opinion, ...] = ()
     """Of other tools, on the links of the first node."""
+    ended_by: str = ""
+    """What ended the run before all cases had."""
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -66,6 +66,8 @@ class Report(Struct, frozen=True):
     """Cases that the time budget left out; they are told, and no failure."""
     absent: dict[str, str] = {}
     """Ops without a case on this layout, and why."""
+    ended_by: str = ""
+    """What ended the run before all cases had."""
 
 
 def passed(report: Report) -> bool:

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,22 @@ def test_a_killed_rank_and_an_interrupt_end_everything(number: signal.Signals, c
     if number == signal.SIGKILL:
         assert re.search(r"rank [01].* by signal 9 \(SIGKILL\)", told), told
         assert "Traceback" not in told
+
+
+def test_a_report_tells_what_ended_its_run() -> None:
+    """A program that reads the JSON alone must not take a rank's death for a failed check."""
+    argv = (sys.executable, "-m", "epctl", "selftest", "--op", "link", "--tier", "cpu", "--format", "json")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 30
+        while len(ranks := ranks_of(process.pid)) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.5)  # until the first cases run
+        os.kill(ranks[1], signal.SIGKILL)
+        found, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    report = json.loads(found)
+    if "complete" in report:  # cases had begun
+        assert (report["complete"], report["ok"]) == (False, False)
+        assert "SIGKILL" in report["ended_by"]
+    else:
+        assert "SIGKILL" in report["error"]["what"]
