@@ -138,4 +138,32 @@ __device__ __forceinline__ uint32_t align_up(uint32_t value, uint32_t alignment)
     return (value + alignment - 1) / alignment * alignment;
 }
 
+// The counts of 32 of my experts for the handle and the host, by one warp; `count` of the lane's `expert`. The number
+// of entries before them, aligned, becomes that behind them.
+template <class Args>
+__device__ __forceinline__ uint32_t tell_counts(const Args& args, uint32_t expert, uint32_t count,
+                                                uint32_t num_entries) {
+    const uint32_t aligned = align_up(count, args.expert_alignment);
+    const uint32_t sum = num_entries + warp_scan(aligned);
+    if (expert < args.shape.experts_per_rank) {
+        args.expert_tokens[expert] = static_cast<int32_t>(count);
+        args.expert_sums[expert] = static_cast<int32_t>(args.expanded ? sum - aligned + count : sum);
+        if (args.statistics != nullptr) atomicAdd(args.statistics + expert, static_cast<int32_t>(count));
+        if (args.host_counts != nullptr) args.host_counts[3 + expert] = aligned;
+    }
+    return __shfl_sync(kAll, sum, kWarpThreads - 1);
+}
+
+// Then the totals, and that all of it is there.
+template <class Args>
+__device__ __forceinline__ void tell_host(const Args& args, uint32_t num_tokens, uint32_t num_entries) {
+    if (args.host_counts == nullptr) return;
+    __threadfence_system();
+    __syncwarp();
+    if (lane_idx() != 0) return;
+    args.host_counts[1] = num_tokens;
+    args.host_counts[2] = num_entries;
+    store_release(reinterpret_cast<uint64_t*>(args.host_counts), static_cast<uint64_t>(args.host_call));
+}
+
 }  // namespace epctl::ep

@@ -63,26 +63,10 @@ __device__ __forceinline__ bool keep_books(const DispatchArgs& args, uint64_t ep
         for (uint32_t source = 0; source < num_ranks && expert < each; ++source)
             count += wait_word(args.limits, totals + source * columns + num_ranks + expert, epoch, world + source,
                                Stage::kDispatchCount, ok);
-        const uint32_t aligned = align_up(count, args.expert_alignment);
-        const uint32_t sum = num_entries + warp_scan(aligned);
-        if (expert < each) {
-            args.expert_tokens[expert] = static_cast<int32_t>(count);
-            args.expert_sums[expert] = static_cast<int32_t>(args.expanded ? sum - aligned + count : sum);
-            if (args.statistics != nullptr) atomicAdd(args.statistics + expert, static_cast<int32_t>(count));
-            if (args.host_counts != nullptr) args.host_counts[3 + expert] = aligned;
-        }
-        num_entries = __shfl_sync(kAll, sum, kWarpThreads - 1);
+        num_entries = tell_counts(args, expert, count, num_entries);
     }
     ok = __all_sync(kAll, ok);
-    if (args.host_counts != nullptr && ok) {
-        __threadfence_system();
-        __syncwarp();
-        if (lane_idx() == 0) {
-            args.host_counts[1] = num_tokens;
-            args.host_counts[2] = num_entries;
-            store_release(reinterpret_cast<uint64_t*>(args.host_counts), static_cast<uint64_t>(args.host_call));
-        }
-    }
+    if (ok) tell_host(args, num_tokens, num_entries);
     return ok;
 }
 

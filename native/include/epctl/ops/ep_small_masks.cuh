@@ -170,24 +170,9 @@ __device__ __forceinline__ void keep_small_books(const SmallDispatchArgs& args, 
     for (uint32_t from = 0; from < each; from += kWarpThreads) {
         const uint32_t expert = from + lane_idx();
         const uint32_t count = expert < each ? books.counts[expert] : 0;
-        const uint32_t aligned = align_up(count, args.expert_alignment);
-        const uint32_t sum = num_entries + warp_scan(aligned);
-        if (expert < each) {
-            args.expert_tokens[expert] = static_cast<int32_t>(count);
-            args.expert_sums[expert] = static_cast<int32_t>(args.expanded ? sum - aligned + count : sum);
-            if (args.statistics != nullptr) atomicAdd(args.statistics + expert, static_cast<int32_t>(count));
-            if (args.host_counts != nullptr) args.host_counts[3 + expert] = aligned;
-        }
-        num_entries = __shfl_sync(kAll, sum, kWarpThreads - 1);
+        num_entries = tell_counts(args, expert, count, num_entries);
     }
-    if (args.host_counts == nullptr) return;
-    __threadfence_system();
-    __syncwarp();
-    if (lane_idx() == 0) {
-        args.host_counts[1] = coming.num_rows;
-        args.host_counts[2] = num_entries;
-        store_release(reinterpret_cast<uint64_t*>(args.host_counts), static_cast<uint64_t>(args.host_call));
-    }
+    tell_host(args, coming.num_rows, num_entries);
 }
 
 // False when something does not come.
