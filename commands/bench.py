@@ -134,7 +134,7 @@ def _limits(samples: int, budget: float) -> None:
     if not 0 < budget <= MAX_BUDGET_S:
         raise EpctlError(
             f"--budget {budget:g} is out of range",
-            f"it may be up to {MAX_BUDGET_S:g} s",
+            f"it may be above 0 and up to {MAX_BUDGET_S:g} s",
             "give seconds a case: --budget 2",
         )
 
