@@ -30,7 +30,8 @@ class CpuExchange:
         self._setting = setting_of(self._options, world.size)
         seed = case.whole("seed")
         self._turns = [
-            turn_of(self._options, world.rank, world.size, world.generator, seed, turn) for turn in range(NUM_TURNS)
+            turn_of(self._options, world.rank, world.size, world.generator, seed, turn, cancelling=True)
+            for turn in range(NUM_TURNS)
         ]
         self._got: list[tuple[Received, Tensor, Tensor]] = []
         self._damages = False

@@ -120,7 +120,8 @@ class Exchange:
         self._buffer = self._pool.get(self._key)
         seed = case.whole("seed")
         self._turns = [
-            turn_of(options, world.rank, world.size, world.generator, seed, turn) for turn in range(NUM_TURNS)
+            turn_of(options, world.rank, world.size, world.generator, seed, turn, cancelling=True)
+            for turn in range(NUM_TURNS)
         ]
         self._statistics = world.torch.zeros(
             options.experts // world.size, dtype=world.torch.int32, device=world.device

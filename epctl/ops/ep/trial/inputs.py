@@ -19,6 +19,8 @@ Generators: TypeAlias = Callable[[int], Any]
 """World.generator: the same numbers on every rank for the same seed."""
 SCALE_BLOCK = 128
 PACKED_SCALES = 4
+LARGE = 2.0**24
+"""A summand beside which float32 keeps nothing below 2 of another one."""
 LARGEST_FINITE = 0x7E
 """Of float8_e4m3fn without sign; 0x7F is no number."""
 
@@ -94,23 +96,41 @@ class Turn(Struct, frozen=True):
     combined_weights: Any
 
 
-def turn_of(options: Options, rank: int, num_ranks: int, generators: Generators, seed: int, turn: int) -> Turn:
-    """By the reference, from the inputs of all ranks."""
+def summands(generator: Any, shape: tuple[int, int], *, cancelling: bool) -> Tensor:  # noqa: ANN401 - torch.Generator
+    """BF16 of that shape. `cancelling`: half of them are ±LARGE. A few normal ones add up to the same in any order, since float32 has 16
+    bits more than they; beside large ones that come and go, what is left tells the order."""
     import torch
 
+    device = generator.device
+    found = torch.randn(shape, device=device, generator=generator)
+    if cancelling:
+        kind = torch.randint(0, 4, shape, device=device, generator=generator)
+        found = torch.where(kind == 0, LARGE, torch.where(kind == 1, -LARGE, found))
+    return found.bfloat16()
+
+
+def turn_of(
+    options: Options,
+    rank: int,
+    num_ranks: int,
+    generators: Generators,
+    seed: int,
+    turn: int,
+    *,
+    cancelling: bool = False,
+) -> Turn:
+    """By the reference, from the inputs of all ranks. `cancelling`: see summands; who adds in another order must not get them."""
     setting = setting_of(options, num_ranks)
     every = [sent_by(options, one, num_ranks, generators, seed, turn) for one in range(num_ranks)]
     received = [reference.dispatch(every, setting, one) for one in range(num_ranks)]
     returned = []
     for one, got in enumerate(received):
         generator = generators(seed_of(seed, "combine", one, turn))
-        rows = torch.randn((got.x.shape[0], options.hidden), device=got.x.device, generator=generator).bfloat16()
+        rows = summands(generator, (int(got.x.shape[0]), options.hidden), cancelling=cancelling)
         returned.append(Returned(rows, got.weights, got))
     generator = generators(seed_of(seed, "bias", rank, turn))
     shape = (options.tokens_of(rank), options.hidden)
-    biases = tuple(
-        torch.randn(shape, device=generator.device, generator=generator).bfloat16() for _ in range(options.biases)
-    )
+    biases = tuple(summands(generator, shape, cancelling=cancelling) for _ in range(options.biases))
     combined, weights = reference.combine(
         returned, every[rank], setting, rank, biases, multiple_reduction=not options.every_row
     )
