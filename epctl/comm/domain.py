@@ -44,7 +44,7 @@ class Domain:
         self._barrier = self.launcher.kernel(
             families.BARRIER, families.BARRIER.variants[0], "epctl_barrier", BARRIER_THREADS
         )
-        self._record = WaitRecord(torch.device("cuda", device_idx))
+        self._record = WaitRecord(self.device)
         self.comm = Communicator.adopt(adopt, device_idx) if adopt else self._create()
         self._check_ranks()
         seats = self._seats()

@@ -438,9 +438,8 @@ size_t resident_pages() {
 
 void cycles(Rank& job) {
     constexpr int kSettled = 4;  // cycles after which nothing more is set up once for all
-    // NCCL 2.32.3 does not free the offsets of a GIN context's signals (signalOffsetsDev of gin_host_proxy.cc), which
-    // take 2 MiB as any cuMem allocation, and makes two contexts: one for the device communicator that is asked for,
-    // and one of its own with the first window. The same communicators without this plugin, and without GIN, leave
+    // NCCL 2.32.3 does not free signalOffsetsDev (gin_host_proxy.cc), 2 MiB as any cuMem allocation, of its two GIN
+    // contexts: the device communicator's, and its own with the first window. Without GIN such communicators leave
     // nothing.
     constexpr double kNcclKeepsMiB = 2 * 2.0;
     constexpr double kMiB = 1 << 20;

@@ -240,7 +240,7 @@ class EPBuffer:
             do_expand: one row for each (token, local expert), grouped by expert and aligned to expert_alignment.
             defer_epilogue: the event alone is returned; its wait gives the outputs. x, topk_idx and topk_weights stay as they are until
                 then: the second half takes from them what stays on this rank.
-            waited_ns: int64 [R] or None: how long this rank waited for the rows of each.
+            waited_ns: int64 [R] or None: how long this rank waited for each: its counts and rows; few tokens: which of its come.
 
         Returns:
             (recv_x, recv_topk_idx, recv_topk_weights, handle, event). Raises EpctlError that names a bad argument.

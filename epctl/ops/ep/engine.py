@@ -39,8 +39,8 @@ class Engine:
         self.peers = domain.peers(self.memory)
         self.device = domain.device
         # Kernels of all ranks of a GPU wait for each other: they must fit side by side.
-        self.num_sms = torch.cuda.get_device_properties(self.device).multi_processor_count // domain.ranks_per_gpu
-        self.num_sms = max(1, self.num_sms)
+        device_sms = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self.num_sms = max(1, device_sms // domain.ranks_per_gpu)
         columns = max(domain.num_ranks, ep_sizes.MAX_EXPERTS)
         with torch.cuda.device(self.device):
             self._state = torch.zeros(ep_sizes.STATE_BYTES, dtype=torch.uint8, device=self.device)

@@ -72,11 +72,8 @@ inline void store_lines(uint8_t* to_lane, const Pair& words) {
             const std::lock_guard<std::mutex> whole(lines());
             for (unsigned lane = from - kLanesOfLine; lane < from; ++lane) {
                 const Brought& one = *reinterpret_cast<const Brought*>(met.values[lane]);
-                if (one.to != reinterpret_cast<const Brought*>(met.values[0])->to + 16 * lane) {
-                    std::fprintf(stderr, "lane %u: %p, lane 0: %p present %x\n", lane, (void*)one.to,
-                                 (void*)reinterpret_cast<const Brought*>(met.values[0])->to, met.present);
+                if (one.to != reinterpret_cast<const Brought*>(met.values[0])->to + 16 * lane)
                     simt::fail("lanes of a line do not lie side by side");
-                }
                 std::memcpy(one.to, one.words, 16);
             }
         }
